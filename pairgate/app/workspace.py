@@ -1,0 +1,85 @@
+"""The workspace: the home folder, the registry, the blob store and who acts in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairgate.errors import NotFound
+
+if TYPE_CHECKING:
+    from pairgate.store.blobs import LocalBlobStore
+    from pairgate.store.sql import SqlRegistry
+
+DEFAULT_HOME = "~/.pairgate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """Opens lazily: a command pays only for what it touches.
+
+        HOME/pairgate.db       the registry, unless a database URL is given
+        HOME/store/            OCI image layout with every file of every pair
+        HOME/slices/           request texts, apart from the registry
+        HOME/evaluations/      one folder per evaluation: traces, verdict, report
+        HOME/work/             staging and materialised pairs; safe to delete when idle
+        HOME/mlflow/           the embedded MLflow store
+    """
+
+    home: Path
+    database_url: str
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @classmethod
+    def open(
+        cls, *, home: str | None = None, database_url: str | None = None, create: bool = False
+    ) -> Workspace:
+        """Raises `NotFound` when the home does not exist and `create` is false."""
+        folder = Path(home or os.environ.get("PAIRGATE_HOME") or DEFAULT_HOME).expanduser()
+        folder = folder.absolute()
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            raise NotFound(
+                f"there is no pairgate home at {folder}",
+                hint="make one with `pairgate init LINE`, or name another with --home",
+            )
+        url = database_url or os.environ.get("PAIRGATE_DATABASE_URL")
+        return cls(home=folder, database_url=url or f"sqlite:///{folder / 'pairgate.db'}")
+
+    @cached_property
+    def registry(self) -> SqlRegistry:
+        from pairgate.store.sql import SqlRegistry
+
+        return SqlRegistry.open(self.database_url)
+
+    @cached_property
+    def blobs(self) -> LocalBlobStore:
+        from pairgate.store.blobs import LocalBlobStore
+
+        return LocalBlobStore(self.home / "store")
+
+    @property
+    def slices_dir(self) -> Path:
+        return self.home / "slices"
+
+    @property
+    def evaluations_dir(self) -> Path:
+        return self.home / "evaluations"
+
+    @property
+    def work_dir(self) -> Path:
+        return self.home / "work"
+
+    def close(self) -> None:
+        if "registry" in self.__dict__:
+            self.registry.close()
+
+
+def now() -> str:
+    """The present as ISO 8601 in UTC with microseconds; sorts as text."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

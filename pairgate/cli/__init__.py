@@ -1,0 +1,106 @@
+"""The command line: click only; every command calls one use case of `pairgate.app`.
+
+Commands are imported when they are called, so that `--help` and `status` stay as fast as their
+own imports. The table below is the list of all commands with their one-line help.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from pairgate import __version__
+from pairgate.errors import PairgateError
+
+# name -> (module under pairgate.cli, attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("setup", "init", "Make a home and a first line."),
+    "demo": ("demo", "demo", "Run the whole story on a real pair that comes with the checkout."),
+    "register": ("register", "register", "Store a pair as the next version of a line."),
+    "evaluate": ("evaluate", "evaluate", "Replay the slice, measure, judge, store the evidence."),
+    "judge": ("evaluate", "judge", "Judge stored traces again (counts as an attempt)."),
+    "gate": ("evaluate", "gate", "The CI step: evaluate if needed, print the verdict, exit code."),
+    "promote": ("release", "promote", "Move production to a version that has a fresh PASS."),
+    "rollback": ("release", "rollback", "Move production back, in one transaction."),
+    "disable": ("release", "disable", "Serve the target without its draft, at once."),
+    "enable": ("release", "enable", "Undo disable."),
+    "pin": ("release", "pin", "Protect a version from deletion."),
+    "unpin": ("release", "unpin", "Take a pin back."),
+    "approve": ("release", "approve", "Approve the evaluation of a version."),
+    "status": ("status", "status", "Where the lines stand."),
+    "history": ("status", "history", "The decisions of a line."),
+    "show": ("status", "show", "One version: models, evidence, verdict."),
+    "diff": ("compare", "diff", "What differs between two versions."),
+    "compare": ("compare", "compare", "The measurements of two versions side by side."),
+    "pull": ("register", "pull", "Materialise a version in a folder and verify it."),
+    "verify": ("register", "verify", "Hash the stored files of a version again."),
+    "line": ("line", "line", "Policy, slice and profile of a line."),
+    "profile": ("line", "profile", "Serving profiles of a line."),
+    "slice": ("slices", "slice_", "Held-out slices of production traffic."),
+    "policy": ("policy", "policy", "Check and explain policy files."),
+    "audit": ("audit", "audit", "Verify the history; export its head."),
+    "outbox": ("outbox", "outbox", "Deliver what waits for the outside world."),
+    "mlflow": ("mlflow", "mlflow_", "The MLflow mirror."),
+    "db": ("db", "db", "The database's schema."),
+    "completion": ("completion", "completion", "Print the shell completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"pairgate.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_) for name, (_, _, help_) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: pairgate init code-assistant && pairgate status",
+)
+@click.version_option(__version__, prog_name="pairgate")
+@click.option(
+    "--home",
+    metavar="DIR",
+    envvar="PAIRGATE_HOME",
+    help="Where pairgate keeps its files (PAIRGATE_HOME; default ~/.pairgate).",
+)
+@click.option(
+    "--database-url",
+    metavar="URL",
+    envvar="PAIRGATE_DATABASE_URL",
+    help="SQLAlchemy URL of the registry (PAIRGATE_DATABASE_URL; default SQLite in the home).",
+)
+@click.pass_context
+def cli(ctx: click.Context, home: str | None, database_url: str | None) -> None:
+    """Gate the release of speculative-decoding draft-target pairs.
+
+    slice -> replay -> measure -> judge -> promote
+    """
+    ctx.obj = (home, database_url)
+
+
+def main() -> None:
+    """Entry point: an error of ours ends with its message and exit code, not with a traceback."""
+    try:
+        cli(standalone_mode=True)
+    except PairgateError as error:
+        click.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            click.echo(error.hint, err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)
