@@ -137,7 +137,11 @@ class ZScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """What was compared and what it could have found; `level` is F1, F2 or F3 (gate.md)."""
+    """What was compared and what it could have found; `level` is F1, F2 or F3 (gate.md).
+
+    Of the `n_divergent` greedy requests, `n_near_tie` are excused by the target's own margin and
+    `n_unclassified` cannot be told apart, because a low-precision engine gives no margins.
+    """
 
     level: str
     n_greedy_requests: int
@@ -151,6 +155,7 @@ class Fidelity:
     scores: tuple[ZScore, ...] = ()
     control_scores: tuple[ZScore, ...] = ()
     smallest_defect: str = ""
+    n_unclassified: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

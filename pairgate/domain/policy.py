@@ -31,12 +31,15 @@ class Rate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRule:
-    """(a) `rate` overall and in every gated domain; `other` domains are only shown."""
+    """(a) `rate` overall and in every gated domain; `other` domains are only shown.
+
+    `advise_threshold` is a second number that is judged and shown but never decides."""
 
     name: ClassVar[str] = "acceptance"
     mode: Mode = Mode.GATE
     rate: Rate = Rate.TOKEN_ACCEPTANCE
     threshold: float | str = BREAK_EVEN
+    advise_threshold: float | None = 0.6
     other: tuple[str, ...] = ()
 
 
@@ -106,10 +109,13 @@ class FidelityRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRule:
-    """(h) ratio with / without draft of TTFT p95 and time per output token p95."""
+    """(h) ratio with / without draft of TTFT p95 and time per output token p95.
+
+    `on_native` is the mode on pairgate's own engine, whose latency is not what production has."""
 
     name: ClassVar[str] = "latency"
     mode: Mode = Mode.GATE
+    on_native: Mode = Mode.ADVISE
     max_ttft_ratio: float = 1.10
     max_tpot_ratio: float = 1.00
     concurrencies: tuple[int, ...] | None = None
@@ -214,4 +220,6 @@ class Policy:
         document.pop("name")
         document.pop("show_texts")
         document["rules"] = {r.name: asdict(r) for r in self.gates}
+        for rule in document["rules"].values():
+            rule.pop("advise_threshold", None)
         return digest_of(document)

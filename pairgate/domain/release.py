@@ -21,6 +21,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who decides; `source` says how we know (os-user, ci-oidc, database-role, mlflow-tag)."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One row of the log, written once. `production` and `previous` are the versions after it.
 
@@ -81,12 +89,16 @@ class Head:
     @property
     def protected(self) -> frozenset[int]:
         """Versions that no command may delete."""
-        named = {self.production, self.previous, self.disabled} - {None}
-        return frozenset(named) | self.withdrawn | self.pinned  # type: ignore[operator]
+        named = (self.production, self.previous, self.disabled)
+        return frozenset(v for v in named if v is not None) | self.withdrawn | self.pinned
 
 
 def advance(head: Head, decision: Decision) -> Head:
-    """The head after one more decision."""
+    """The head after one more decision.
+
+    A version that production leaves by a rollback is withdrawn, with the one it had disabled; it
+    is withdrawn no longer once it is production again. Every move but `disable` ends a disabling.
+    """
     after = replace(
         head,
         revision=decision.sequence,
@@ -98,25 +110,23 @@ def advance(head: Head, decision: Decision) -> Head:
         hash=decision.hash,
     )
     version = decision.version
-    if decision.production is not None:
-        after = replace(after, been_production=head.been_production | {decision.production})
-    if decision.kind is Kind.PROMOTE:
-        after = replace(after, disabled=None, withdrawn=head.withdrawn - {decision.production})
+    if decision.kind in (Kind.PROMOTE, Kind.ENABLE):
+        after = replace(after, disabled=None)
     elif decision.kind is Kind.ROLLBACK:
-        gone = {head.production, head.disabled} - {None, decision.production}
-        after = replace(
-            after,
-            disabled=None,
-            withdrawn=(head.withdrawn | gone) - {decision.production},  # type: ignore[operator]
-        )
+        gone = {v for v in (head.production, head.disabled) if v is not None}
+        after = replace(after, disabled=None, withdrawn=head.withdrawn | gone)
     elif decision.kind is Kind.DISABLE:
         after = replace(after, disabled=head.production)
-    elif decision.kind is Kind.ENABLE:
-        after = replace(after, disabled=None)
     elif decision.kind is Kind.PIN and version is not None:
         after = replace(after, pinned=head.pinned | {version})
     elif decision.kind is Kind.UNPIN and version is not None:
         after = replace(after, pinned=head.pinned - {version})
+    if decision.production is not None:
+        after = replace(
+            after,
+            been_production=after.been_production | {decision.production},
+            withdrawn=after.withdrawn - {decision.production},
+        )
     return after
 
 

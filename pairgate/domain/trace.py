@@ -15,7 +15,7 @@ prefill) + the sum of `emitted`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -209,6 +209,15 @@ class TraceBatch:
 
     def rows(self) -> Iterator[RequestTrace]:
         return (self.row(i) for i in range(len(self)))
+
+    def where(self, keep: NDArray[np.bool_]) -> TraceBatch:
+        """The requests for which `keep` [n] holds, with their rounds and tokens."""
+        columns: dict[str, Any] = {name: getattr(self, name)[keep] for name in REQUEST_COLUMNS}
+        for values, offsets in _RAGGED.items():
+            lengths = np.diff(getattr(self, offsets))
+            columns[values] = getattr(self, values)[np.repeat(keep, lengths)]
+            columns[offsets] = np.concatenate(([0], np.cumsum(lengths[keep]))).astype(np.int64)
+        return replace(self, **columns)
 
     @classmethod
     def from_rows(

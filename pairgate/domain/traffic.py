@@ -60,8 +60,11 @@ class Request:
 
     @property
     def digest(self) -> str:
+        # max_tokens is here too, because a body may leave it to a default.
         return sha256_digest(
-            canonical_json([self.id, self.domain, self.session, self.arrival_s, self.body])
+            canonical_json(
+                [self.id, self.domain, self.session, self.arrival_s, self.max_tokens, self.body]
+            )
         )
 
 

@@ -1,0 +1,1 @@
+"""The registry's Alembic migrations; installed as `pairgate_migrations`."""

@@ -1,0 +1,47 @@
+"""Alembic's entry: runs on the connection that pairgate hands over, or on a URL of its own.
+
+`pairgate db upgrade` passes a connection inside a transaction that nobody else can be in (BEGIN
+IMMEDIATE, or an advisory lock). `alembic …` in a checkout reads PAIRGATE_DATABASE_URL.
+"""
+
+from __future__ import annotations
+
+import os
+
+from alembic import context
+from sqlalchemy import Connection
+
+from pairgate.errors import InvalidInput
+from pairgate.store.schema import metadata
+from pairgate.store.sqlengine import make_engine, writing
+
+
+def run(connection: Connection) -> None:
+    # Batch mode stays off: it would rebuild tables on SQLite and lose their triggers.
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        transactional_ddl=True,
+        render_as_batch=False,
+        compare_type=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def main() -> None:
+    given = context.config.attributes.get("connection")
+    if given is not None:
+        return run(given)
+    url = os.environ.get("PAIRGATE_DATABASE_URL")
+    if not url:
+        raise InvalidInput(
+            "no database is named", hint="set PAIRGATE_DATABASE_URL, or use `pairgate db upgrade`"
+        )
+    engine = make_engine(url)
+    with writing(engine) as connection:
+        run(connection)
+    engine.dispose()
+
+
+main()

@@ -1,0 +1,44 @@
+"""The CI step around an evaluation: reuse valid evidence, write the files that CI systems read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairgate.app.evaluate import Evaluated
+from pairgate.app.release import usable_evidence
+from pairgate.review.ci import junit_xml, markdown_summary, verdict_document
+
+if TYPE_CHECKING:
+    from pairgate.app.workspace import Workspace
+    from pairgate.domain.pair import VersionRef
+
+
+def valid_evidence(ws: Workspace, ref: VersionRef) -> Evaluated | None:
+    """The newest evaluation that promote would accept now, or None. A FAIL is never reused to
+    stop a new attempt; only a PASS ends the question."""
+    row = usable_evidence(ws, ref)
+    if row is None:
+        return None
+    stored = ws.registry.evaluation(row.digest)
+    return Evaluated(
+        digest=row.digest,
+        evaluation=stored.evaluation,
+        verdict=stored.verdict,
+        folder=Path(row.folder),
+    )
+
+
+def write_ci_files(
+    done: Evaluated, *, verdict: Path | None, junit: Path | None, summary: Path | None
+) -> None:
+    """Write what was asked for; the summary is appended, as CI systems expect."""
+    if verdict is not None:
+        document = verdict_document(done.evaluation, done.verdict)
+        verdict.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    if junit is not None:
+        junit.write_text(junit_xml(done.evaluation, done.verdict))
+    if summary is not None:
+        with summary.open("a", encoding="utf-8") as handle:
+            handle.write(markdown_summary(done.evaluation, done.verdict) + "\n")

@@ -1,0 +1,51 @@
+"""What a line is judged by: its policy, its slice and its serving profile, resolved from digests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pairgate.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pairgate.app.workspace import Workspace
+    from pairgate.domain.policy import Policy
+    from pairgate.domain.profile import ServingProfile
+    from pairgate.domain.release import Head
+    from pairgate.domain.traffic import TrafficSlice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineSetting:
+    """The values behind the three digests of a line's head."""
+
+    head: Head
+    policy: Policy
+    profile: ServingProfile
+    traffic: TrafficSlice
+
+
+def line_setting(ws: Workspace, line: str) -> LineSetting:
+    """Raises `InvalidInput` naming what `pairgate line set` still has to set."""
+    from pairgate.app.slices import load_slice
+    from pairgate.policyfile import policy_from_document
+
+    head = ws.registry.head(line)
+    parts = {
+        "--policy": head.policy_digest,
+        "--slice": head.slice_digest,
+        "--profile": head.profile_digest,
+    }
+    missing = [option for option, digest in parts.items() if digest is None]
+    if missing:
+        raise InvalidInput(
+            f"line {line} has no {', '.join(m.removeprefix('--') for m in missing)} yet",
+            hint=f"set it with: pairgate line set {line} {' '.join(m + ' …' for m in missing)}",
+        )
+    assert head.policy_digest and head.slice_digest and head.profile_digest
+    return LineSetting(
+        head=head,
+        policy=policy_from_document(ws.registry.policy_document(head.policy_digest)),
+        profile=ws.registry.profile(head.profile_digest),
+        traffic=load_slice(ws, head.slice_digest),
+    )

@@ -1,0 +1,64 @@
+"""`init`: a home, a line, the default policy and the native CPU profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairgate import __version__
+from pairgate.app import lines
+from pairgate.domain.profile import ServingProfile
+
+if TYPE_CHECKING:
+    from pairgate.app.workspace import Workspace
+    from pairgate.domain.release import Head
+
+NATIVE_PROFILE = "native-cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialised:
+    head: Head | None
+    created: bool
+    slice_note: str = ""
+
+
+def init(
+    ws: Workspace,
+    line: str | None,
+    *,
+    policy: Path | str = "default",
+    slice_source: Path | None = None,
+    concurrencies: tuple[int, ...] = (1, 8),
+) -> Initialised:
+    """Make what is missing; run again it changes nothing that exists.
+
+    `policy` is a preset's name or a file; `slice_source` a log that becomes the slice `held-out`.
+    """
+    ws.registry.lines()  # makes the schema
+    if line is None:
+        return Initialised(head=None, created=False)
+    known = line in [h.line for h in ws.registry.lines()]
+    if not known:
+        lines.create(ws, line)
+    slice_name = None
+    if slice_source is not None:
+        slice_name = lines.slice_from_log(ws, f"{line}-held-out", slice_source)
+    if not known or slice_name is not None:
+        profile = lines.save_profile(ws, line, native_profile(concurrencies))
+        lines.set_line(ws, line, policy=policy, profile=profile, slice_name=slice_name)
+    return Initialised(head=ws.registry.head(line), created=not known)
+
+
+def native_profile(concurrencies: tuple[int, ...]) -> ServingProfile:
+    """The embedded default: our engine on this machine's CPU."""
+    from pairgate.engines.hardware import cpu_hardware_class
+
+    return ServingProfile(
+        name=NATIVE_PROFILE,
+        engine="native",
+        engine_version=__version__,
+        hardware_class=cpu_hardware_class(),
+        concurrencies=concurrencies,
+    )

@@ -1,0 +1,66 @@
+"""`init`: a home and a first line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pairgate.cli.output import workspace
+from pairgate.errors import InvalidInput
+
+
+@click.command(
+    epilog="Example: pairgate init code-assistant --slice held-out.jsonl --concurrency 1,8,32"
+)
+@click.argument("line", required=False)
+@click.option(
+    "--policy",
+    default="default",
+    show_default=True,
+    metavar="PRESET|FILE",
+    help="The line's policy: default, strict, exploratory, or a file.",
+)
+@click.option(
+    "--slice",
+    "slice_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A log of requests that becomes the line's held-out slice.",
+)
+@click.option(
+    "--concurrency",
+    default="1,8",
+    show_default=True,
+    metavar="N,N,…",
+    help="The concurrencies that matter to you, for the profile native-cpu.",
+)
+@click.pass_context
+def init(
+    ctx: click.Context, line: str | None, policy: str, slice_file: Path | None, concurrency: str
+) -> None:
+    """Make a home and a first line."""
+    from pairgate.app import setup
+
+    numbers = _numbers(concurrency)
+    ws = workspace(ctx, create=True)
+    done = setup.init(
+        ws, line, policy=policy, slice_source=slice_file, concurrencies=numbers
+    )
+    click.echo(f"home      {ws.home}")
+    if done.head is None:
+        return click.echo("next      pairgate init LINE")
+    word = "made" if done.created else "exists"
+    click.echo(f"line      {line} ({word})")
+    click.echo(f"policy    {done.head.policy_digest}")
+    click.echo(f"profile   {done.head.profile_digest}")
+    click.echo(f"slice     {done.head.slice_digest or f'none yet: pairgate line set {line} --slice'}")
+    click.echo(f"next      pairgate register {line} --target DIR --draft DIR -k 4")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput(
+            f"--concurrency {text!r} is not a list of whole numbers", hint="write e.g. 1,8,32"
+        ) from None

@@ -1,0 +1,94 @@
+"""What the registry says about things it keeps: plain rows, readable without decoding evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """One stored evaluation: what its verdict is bound to, and the outcome (`PASS`, `FAIL`, …).
+
+    `folder` holds traces, verdict and report; `created_at` starts the age of the evidence.
+    """
+
+    digest: str
+    line: str
+    version: int
+    attempt: int
+    alpha: float
+    outcome: str
+    pair_digest: str
+    target_digest: str
+    policy_digest: str
+    slice_digest: str
+    profile_digest: str
+    engine: str
+    engine_version: str
+    hardware_class: str
+    incumbent_digest: str | None
+    recommendation: str
+    folder: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRow:
+    """A slice of traffic without its texts; `domains` are (domain, number of requests)."""
+
+    digest: str
+    name: str
+    n_requests: int
+    domains: tuple[tuple[str, int], ...]
+    texts_digest: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """One stored version of a serving profile: `name@number`."""
+
+    line: str
+    name: str
+    number: int
+    digest: str
+    created_at: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """When the files of a pair were last hashed, and what was wrong with them ('' is nothing)."""
+
+    pair_digest: str
+    at: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """One person's yes to one evaluation; `name` says to what (e.g. `safety`)."""
+
+    evaluation_digest: str
+    line: str
+    version: int
+    name: str
+    actor: str
+    identity_source: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxMessage:
+    """What waits for the outside world. `payload` is JSON text, `done` the targets that have it."""
+
+    id: int
+    line: str
+    kind: str
+    payload: str
+    created_at: str
+    done: frozenset[str]
+    n_tries: int
+    last_error: str
