@@ -1,0 +1,1 @@
+"""Overlap of the target's and the draft's law at a position."""

@@ -1,0 +1,1 @@
+"""Accept, recover or take the bonus token."""

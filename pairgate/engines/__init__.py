@@ -1,0 +1,1 @@
+"""Engines: adapters that run a pair and count."""

@@ -1,0 +1,15 @@
+"""The native engine (needs the extra `native`: torch and transformers)."""
+
+from __future__ import annotations
+
+from pairgate.errors import MissingExtra
+
+try:
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+except ImportError as _error:
+    raise MissingExtra(_error.name or "torch", "native") from _error
+
+from pairgate.engines.native.engine import NativeEngine, hardware_class
+
+__all__ = ["NativeEngine", "hardware_class"]

@@ -1,0 +1,216 @@
+"""One block of a replay: run it, or take it from the sink; warm up once per arm and concurrency."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pairgate.domain.policy import FallbackSettings
+from pairgate.domain.recorded import ReplayPlan
+from pairgate.domain.trace import Arm, Phase, RequestTrace, RoundState, TraceBatch
+from pairgate.domain.traffic import Request, TrafficSlice
+from pairgate.errors import InvalidEvaluation, InvalidInput
+from pairgate.ports import (
+    Engine,
+    EngineLimits,
+    GenerateOptions,
+    MaterialisedPair,
+    Progress,
+    TraceSink,
+)
+from pairgate.replay.order import submission_order
+
+Indexed = tuple[int, Request]
+_WARMUP_TOKENS = 16
+_LABELS = {Arm.TARGET: "without draft", Arm.INCUMBENT: "production", Arm.CARRY_OVER: "carried over"}
+
+
+def label(arm: Arm) -> str:
+    """The arm as people read it."""
+    return _LABELS.get(arm, "with draft")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What all passes of one replay share."""
+
+    engine: Engine
+    pair: MaterialisedPair
+    traffic: TrafficSlice
+    plan: ReplayPlan
+    sink: TraceSink
+    progress: Progress
+    max_model_len: int
+    definition: str
+    order: tuple[int, ...]
+    clock: Callable[[], float]
+    warm: set[tuple[bool, int]]
+
+    @property
+    def k(self) -> int:
+        return self.pair.pair.decoding.num_speculative_tokens
+
+    @property
+    def has_draft(self) -> bool:
+        return self.k > 0
+
+    def requests(self, indices: Iterable[int]) -> tuple[Indexed, ...]:
+        return tuple((i, self.traffic.requests[i]) for i in indices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block to run. `seed` is the run's, or another for the control."""
+
+    key: str
+    arm: Arm
+    phase: Phase
+    concurrency: int
+    number: int
+    requests: tuple[Indexed, ...]
+    seed: int
+    fallback: FallbackSettings | None = None
+    stage: str = ""
+    done_before: int = 0
+    total: int = 0
+
+    @property
+    def with_draft(self) -> bool:
+        return self.arm is not Arm.TARGET
+
+
+def started(
+    engine: Engine,
+    pair: MaterialisedPair,
+    traffic: TrafficSlice,
+    plan: ReplayPlan,
+    sink: TraceSink,
+    progress: Progress | None,
+) -> Run:
+    longest = pair.pair.target.architecture.max_position_embeddings
+    limits = EngineLimits(
+        max_model_len=plan.max_model_len or longest,
+        max_concurrency=plan.max_concurrency,
+        seed=plan.seed,
+        watchdog_s=plan.watchdog_s,
+        memory_budget_bytes=plan.memory_budget_bytes,
+    )
+    engine.start(pair, limits)
+    if plan.max_model_len is None:
+        # The lengths need the started engine's tokenizer; starting again only sets the limit.
+        limits = replace(limits, max_model_len=min(longest, _needed_length(engine, pair, traffic)))
+        engine.start(pair, limits)
+    return Run(
+        engine=engine,
+        pair=pair,
+        traffic=traffic,
+        plan=plan,
+        sink=sink,
+        progress=progress or _silent,
+        max_model_len=limits.max_model_len,
+        definition=engine.describe().definition,
+        order=submission_order(traffic.requests, plan.seed),
+        # The scripted engine lives in a time of its own.
+        clock=getattr(engine, "clock", time.perf_counter),
+        warm=set(),
+    )
+
+
+def _needed_length(engine: Engine, pair: MaterialisedPair, traffic: TrafficSlice) -> int:
+    """Longest prompt + longest output + K + 1; a prompt that cannot be encoded fails later."""
+    prompts = [1]
+    for request in traffic.requests:
+        try:
+            prompts.append(engine.prompt_tokens(request))
+        except InvalidInput:
+            continue
+    outputs = max(r.max_tokens for r in traffic.requests)
+    return max(prompts) + outputs + pair.pair.decoding.num_speculative_tokens + 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """Token acceptance so far, for the progress line."""
+
+    accepted: int = 0
+    tested: int = 0
+
+    @classmethod
+    def of(cls, batches: Iterable[TraceBatch]) -> Tally:
+        tally = cls()
+        for batch in batches:
+            tally.add(batch)
+        return tally
+
+    def add(self, trace: RequestTrace | TraceBatch) -> None:
+        drafted = trace.round_state == RoundState.DRAFTED
+        accepted, proposed = trace.accepted[drafted], trace.proposed[drafted]
+        self.accepted += int(accepted.sum())
+        self.tested += int(accepted.sum()) + int((accepted < proposed).sum())
+
+    @property
+    def note(self) -> str:
+        return f"token acceptance {self.accepted / self.tested:.3f}" if self.tested else ""
+
+
+def run_block(run: Run, block: Block, tally: Tally) -> TraceBatch:
+    """The stored block, or run it and store it."""
+    stored = run.sink.load(block.key)
+    wanted = np.sort(np.array([i for i, _ in block.requests], np.int64))
+    if stored is not None and np.array_equal(stored.index, wanted):
+        done = block.done_before + len(stored)
+        run.progress(block.stage, done, block.total, "already stored")
+        return stored
+    _warm_up(run, block)
+    options = GenerateOptions(
+        with_draft=block.with_draft,
+        concurrency=block.concurrency,
+        seed=block.seed,
+        fallback=block.fallback,
+    )
+    rows: list[RequestTrace] = []
+    begin = run.clock()
+    for trace in run.engine.generate(block.requests, options):
+        rows.append(trace)
+        tally.add(trace)
+        run.progress(block.stage, block.done_before + len(rows), block.total, tally.note)
+    batch = TraceBatch.from_rows(
+        rows,
+        arm=block.arm,
+        phase=block.phase,
+        concurrency=block.concurrency,
+        block=block.number,
+        wall_s=run.clock() - begin,
+        definition=run.definition,
+    )
+    if not np.array_equal(batch.index, wanted):
+        raise InvalidEvaluation(
+            f"block {block.key}: the engine answered {len(batch)} requests of {len(wanted)}"
+        )
+    run.sink.save(block.key, batch)
+    return batch
+
+
+def _warm_up(run: Run, block: Block) -> None:
+    """A few short requests before the first block of an arm at a concurrency; never counted."""
+    state = (block.with_draft, block.concurrency)
+    if state in run.warm or block.phase is Phase.BOUNDARY:
+        return
+    run.warm.add(state)
+    short = [
+        (i, replace(r, max_tokens=min(r.max_tokens, _WARMUP_TOKENS)))
+        for i, r in block.requests[: run.plan.warmup_requests]
+    ]
+    options = GenerateOptions(
+        with_draft=block.with_draft, concurrency=block.concurrency, seed=block.seed
+    )
+    run.progress(block.stage, block.done_before, block.total, "warming up")
+    for _ in run.engine.generate(short, options):
+        pass
+
+
+def _silent(stage: str, done: int, total: int, note: str) -> None:
+    """No progress wanted."""

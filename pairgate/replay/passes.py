@@ -1,0 +1,155 @@
+"""The passes after the boundary requests: acceptance, speed, control, memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from pairgate.domain.evidence import MemoryUse
+from pairgate.domain.policy import FallbackSettings
+from pairgate.domain.recorded import ReplayPlan
+from pairgate.domain.trace import Arm, Phase, TraceBatch
+from pairgate.domain.traffic import Request
+from pairgate.replay.block import Block, Run, Tally, label, run_block
+from pairgate.replay.order import blocks_drawn
+
+Stop = Callable[[TraceBatch], bool]
+"""Asked after every acceptance block about all of them so far; True ends the pass."""
+MoreBlocks = Callable[[int, tuple[TraceBatch, ...]], bool]
+"""Asked about one concurrency after min_blocks, 2 × min_blocks, …; True asks for as many more."""
+
+
+def acceptance_pass(run: Run, arm: Arm, stop: Stop | None, *, n_blocks: int | None) -> TraceBatch:
+    """Every request once, in submission order, fallback off."""
+    plan = run.plan
+    size, total = plan.acceptance_block, len(run.order)
+    if n_blocks is not None:
+        total = min(total, n_blocks * size)
+    blocks: list[TraceBatch] = []
+    for number, begin in enumerate(range(0, total, size)):
+        block = Block(
+            key=f"acceptance-{arm}-c{plan.acceptance_concurrency}-{number:05d}",
+            arm=arm,
+            phase=Phase.ACCEPTANCE,
+            concurrency=plan.acceptance_concurrency,
+            number=number,
+            requests=run.requests(run.order[begin : min(begin + size, total)]),
+            seed=plan.seed,
+            stage=f"acceptance, {label(arm)}",
+            done_before=begin,
+            total=total,
+        )
+        blocks.append(run_block(run, block, Tally.of(blocks)))
+        if stop is not None and stop(TraceBatch.concat(blocks)):
+            break
+    return TraceBatch.concat(blocks)
+
+
+def speed_pass(run: Run, more_blocks: MoreBlocks | None) -> tuple[TraceBatch, ...]:
+    """ABBA blocks at each concurrency, the concurrencies in random order."""
+    plan = run.plan
+    concurrencies = list(plan.speed_concurrencies)
+    random.Random(f"pairgate concurrencies {plan.seed}").shuffle(concurrencies)
+    found: list[TraceBatch] = []
+    for concurrency in concurrencies:
+        here: list[TraceBatch] = []
+        for number, indices in enumerate(_drawn(run, concurrency)):
+            if number == plan.max_blocks:
+                break
+            looks = number >= plan.min_blocks and number % plan.min_blocks == 0
+            if looks and (more_blocks is None or not more_blocks(concurrency, tuple(here))):
+                break
+            here.extend(_abba_block(run, concurrency, number, indices))
+        found.extend(here)
+    return tuple(found)
+
+
+def _abba_block(
+    run: Run, concurrency: int, number: int, indices: tuple[int, ...]
+) -> Iterator[TraceBatch]:
+    """The same requests in both arms; the order turns round from block to block."""
+    arms = (Arm.TARGET, Arm.SPEC) if run.has_draft else (Arm.TARGET,)
+    for arm in arms if number % 2 == 0 else arms[::-1]:
+        block = Block(
+            key=f"speed-c{concurrency}-{number:03d}-{arm}",
+            arm=arm,
+            phase=Phase.SPEED,
+            concurrency=concurrency,
+            number=number,
+            requests=run.requests(indices),
+            seed=run.plan.seed,
+            fallback=_acting(run.plan) if arm is Arm.SPEC else None,
+            stage=f"speed at {concurrency}, block {number + 1}, {label(arm)}",
+            total=len(indices),
+        )
+        yield run_block(run, block, Tally())
+
+
+def _acting(plan: ReplayPlan) -> FallbackSettings | None:
+    """A floor of `break-even` is only known from these very blocks, so there it does not act."""
+    return None if isinstance(plan.fallback.floor, str) else plan.fallback
+
+
+def fallback_note(plan: ReplayPlan) -> tuple[str, ...]:
+    if _acting(plan) is not None:
+        return ()
+    return (
+        f"fallback did not act in the speed pass: its floor {plan.fallback.floor!r} is only known "
+        "afterwards",
+    )
+
+
+def control_pass(run: Run) -> tuple[TraceBatch, ...]:
+    """The target alone twice, with other keys, on the requests of the first speed blocks."""
+    plan = run.plan
+    concurrency = plan.max_concurrency
+    blocks = _drawn(run, max(plan.speed_concurrencies, default=concurrency))
+    indices = dict.fromkeys(i for _ in range(plan.control_blocks) for i in next(blocks))
+    found = []
+    for number in (0, 1):
+        seed = plan.seed + 1 + number
+        block = Block(
+            key=f"control-c{concurrency}-{number:03d}-target",
+            arm=Arm.TARGET,
+            phase=Phase.CONTROL,
+            concurrency=concurrency,
+            number=number,
+            requests=tuple((i, _reseeded(r, seed)) for i, r in run.requests(indices)),
+            seed=seed,
+            stage=f"control {number + 1}, without draft",
+            total=len(indices),
+        )
+        found.append(run_block(run, block, Tally()))
+    return tuple(found)
+
+
+def _reseeded(request: Request, run_seed: int) -> Request:
+    """The request with numbers of its own for this run, also where it names a seed."""
+    if request.sampling.seed is None:
+        return request
+    seed = (request.sampling.seed * 1_000_003 + run_seed) % 2**63
+    return replace(request, sampling=replace(request.sampling, seed=seed))
+
+
+def memory_pass(run: Run) -> tuple[tuple[MemoryUse, ...], tuple[str, ...]]:
+    """The forced worst case at every concurrency; what could not be measured becomes a note."""
+    uses: list[MemoryUse] = []
+    notes: list[str] = []
+    concurrencies = sorted({*run.plan.speed_concurrencies, run.plan.acceptance_concurrency})
+    for done, concurrency in enumerate(concurrencies):
+        run.progress("memory", done, len(concurrencies), f"concurrency {concurrency}")
+        for with_draft in (False, True) if run.has_draft else (False,):
+            use = run.engine.stress(concurrency, with_draft=with_draft)
+            if isinstance(use, MemoryUse):
+                uses.append(use)
+            else:
+                notes.append(f"memory at concurrency {concurrency}: {use.reason}")
+    run.progress("memory", len(concurrencies), len(concurrencies), "")
+    return tuple(uses), tuple(notes)
+
+
+def _drawn(run: Run, concurrency: int) -> Iterator[tuple[int, ...]]:
+    plan = run.plan
+    size = plan.block_size(concurrency)
+    return blocks_drawn(run.order, size, seed=plan.seed, concurrency=concurrency)

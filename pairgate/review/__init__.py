@@ -1,0 +1,1 @@
+"""What people read: the HTML report, the terminal summary, CI summaries and the MLflow mirror."""

@@ -1,0 +1,1 @@
+"""Statistics: arrays in, `Estimate` out, the random generator passed in. NumPy and SciPy only."""

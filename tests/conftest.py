@@ -1,0 +1,114 @@
+"""What every test shares: a home of its own, no network, few threads, groups that may be absent.
+
+A group is a marker whose tests need something that not every machine has. They are skipped with
+the reason, never silently. With `--may-skip GROUP…` any other skip fails the run: CI names what it
+does not have, and everything else must have run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+# Before any test imports torch, tokenizers or mlflow: two cores are shared with other work.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+import pytest
+
+_homes = count(1)
+
+
+@pytest.fixture(autouse=True)
+def own_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The default home of this test: a folder that does not exist yet, never the user's own."""
+    home = tmp_path_factory.getbasetemp() / f"home-{next(_homes)}"
+    monkeypatch.setenv("PAIRGATE_HOME", str(home))
+    monkeypatch.delenv("PAIRGATE_DATABASE_URL", raising=False)
+    yield home
+    shutil.rmtree(home, ignore_errors=True)
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+@cache
+def _no_gpu() -> str | None:
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return None if torch.cuda.is_available() else "this machine has no CUDA device"
+
+
+def _no_postgres() -> str | None:
+    if os.environ.get("PAIRGATE_TEST_POSTGRES_URL"):
+        return None
+    return "PAIRGATE_TEST_POSTGRES_URL names no server"
+
+
+def _no_browser() -> str | None:
+    return None if shutil.which("chromium") else "chromium is not installed"
+
+
+GROUPS: dict[str, Callable[[], str | None]] = {
+    "gpu": _no_gpu,
+    "postgres": _no_postgres,
+    "browser": _no_browser,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--may-skip",
+        action="append",
+        choices=sorted(GROUPS),
+        help="the only groups that may be skipped; any other skip fails the run",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for group, missing in GROUPS.items():
+            if item.get_closest_marker(group) and (reason := missing()):
+                item.add_marker(pytest.mark.skip(reason=f"{group}: {reason}"))
+
+
+class UnexpectedSkips:
+    """Fails a run in which something was skipped that `--may-skip` does not name."""
+
+    def __init__(self, allowed: list[str]) -> None:
+        self.allowed = set(allowed)
+        self.found: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        failed_as_expected = hasattr(report, "wasxfail")
+        if report.skipped and not failed_as_expected and not self.allowed & set(report.keywords):
+            self.found.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.found.append(report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for nodeid in self.found:
+            terminalreporter.write_line(f"skipped, but must run here: {nodeid}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    allowed = config.getoption("--may-skip")
+    if allowed is not None:
+        config.pluginmanager.register(UnexpectedSkips(allowed), "unexpected-skips")
