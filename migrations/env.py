@@ -12,7 +12,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from pairgate.errors import InvalidInput
-from pairgate.store.schema import metadata
+from pairgate.store.schema import with_postgresql_predicates
 from pairgate.store.sqlengine import make_engine, writing
 
 
@@ -20,7 +20,7 @@ def run(connection: Connection) -> None:
     # Batch mode stays off: it would rebuild tables on SQLite and lose their triggers.
     context.configure(
         connection=connection,
-        target_metadata=metadata,
+        target_metadata=with_postgresql_predicates(),
         transactional_ddl=True,
         render_as_batch=False,
         compare_type=True,

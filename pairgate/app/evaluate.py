@@ -196,12 +196,10 @@ def _record(
     setting = candidate.setting
     plan = replay_plan(candidate.pair, setting)
     sink = ParquetTraces(run.traces_dir)
-    engine = engine_factory(setting.profile)
-    try:
-        with materialise(ws, candidate.pair) as pair:
-            recorded = replay(engine, pair, setting.traffic, plan, sink, progress, None)
-    finally:
-        engine.close()
+    with materialise(ws, candidate.pair) as pair:
+        recorded = replay(
+            engine_factory(setting.profile), pair, setting.traffic, plan, sink, progress
+        )
     if candidate.incumbent is None or not candidate.same_target:
         return recorded
     incumbent = incumbent_traces(
@@ -211,6 +209,7 @@ def _record(
         plan,
         run.folder,
         recorded.engine,
+        len(recorded.acceptance),
         engine_factory,
         progress,
     )
@@ -256,6 +255,7 @@ def _conclude(
         engine=recorded.engine.name,
         method=candidate.pair.decoding.method,
         early_stop=recorded.early_stop,
+        warnings=recorded.notes,
     )
     evaluation = Evaluation(
         line=version.line,
@@ -295,9 +295,7 @@ def _store(
     from pairgate.review.ci import verdict_document
 
     digest = evaluation.digest
-    write_report(
-        ws, evaluation, verdict, candidate.setting.policy, recorded.acceptance, run.folder
-    )
+    write_report(ws, evaluation, verdict, candidate.setting.policy, recorded.acceptance, run.folder)
     document = verdict_document(evaluation, verdict)
     (run.folder / "verdict.json").write_text(json.dumps(document, indent=2, ensure_ascii=False))
     ws.registry.save_evaluation(evaluation, verdict, now(), str(run.folder))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pairgate.app.register import materialise
 from pairgate.domain.trace import Arm, Phase, TraceBatch
-from pairgate.replay import replay
+from pairgate.replay import replay_acceptance
 from pairgate.store.traces import ParquetTraces
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ def incumbent_traces(
     plan: ReplayPlan,
     folder: Path,
     engine: EngineInfo,
+    n_requests: int,
     engine_factory: Callable[[ServingProfile], Engine],
     progress: Progress | None,
 ) -> TraceBatch:
-    """One acceptance pass of the incumbent, kept under `folder` (a run's own folder).
+    """One acceptance pass of the incumbent over the first `n_requests` in submission order, kept
+    under `folder` (a run's own folder).
 
     Its stored evidence counts only where slice, profile, engine, hardware and seed are equal.
     """
@@ -43,14 +45,17 @@ def incumbent_traces(
     if stored is not None:
         sink.save("acceptance", stored)
         return stored
-    quiet = replace(plan, with_boundary=False, with_speed=False, with_control=False, memory=False)
-    runner = engine_factory(setting.profile)
-    try:
-        with materialise(ws, ws.registry.pair(incumbent.pair_digest)) as pair:
-            recorded = replay(runner, pair, setting.traffic, quiet, sink, progress, None)
-    finally:
-        runner.close()
-    return replace(recorded.acceptance, arm=Arm.INCUMBENT)
+    with materialise(ws, ws.registry.pair(incumbent.pair_digest)) as pair:
+        return replay_acceptance(
+            engine_factory(setting.profile),
+            pair,
+            setting.traffic,
+            plan,
+            sink,
+            progress,
+            arm=Arm.INCUMBENT,
+            n_requests=n_requests,
+        )
 
 
 def stored_incumbent(folder: Path) -> TraceBatch | None:

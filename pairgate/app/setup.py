@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairgate import __version__
-from pairgate.app import lines
+from pairgate.app.lines import create, save_profile, set_line, slice_from_log
 from pairgate.domain.profile import ServingProfile
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def init(
         return Initialised(head=None, created=False)
     known = line in [h.line for h in ws.registry.lines()]
     if not known:
-        lines.create(ws, line)
+        create(ws, line)
     slice_name = None
     if slice_source is not None:
-        slice_name = lines.slice_from_log(ws, f"{line}-held-out", slice_source)
+        slice_name = slice_from_log(ws, f"{line}-held-out", slice_source)
     if not known or slice_name is not None:
-        profile = lines.save_profile(ws, line, native_profile(concurrencies))
-        lines.set_line(ws, line, policy=policy, profile=profile, slice_name=slice_name)
+        profile = save_profile(ws, line, native_profile(concurrencies))
+        set_line(ws, line, policy=policy, profile=profile, slice_name=slice_name)
     return Initialised(head=ws.registry.head(line), created=not known)
 
 

@@ -44,6 +44,11 @@ class SliceCheck:
     def warnings(self) -> tuple[str, ...]:
         return tuple(s.warning for s in self.shifts if s.warning)
 
+    @property
+    def n_compared(self) -> int:
+        """Distributions for which both sides held enough requests."""
+        return sum(s.distance is not None and s.what != "domains" for s in self.shifts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainSize:
@@ -87,8 +92,9 @@ def check_slice(
     if record is None:
         raise IntegrityError(f"the record of slice {row.name} is missing beside its texts")
     tally = Tally()
-    # Traffic repeats itself, and shares are of the traffic as it is.
-    options = replace(read if read is not None else ReadOptions(), keep_duplicates=True)
+    # Shares are only comparable when repeated prompts are counted alike.
+    read = read if read is not None else ReadOptions()
+    options = replace(read, keep_duplicates=record.keep_duplicates)
     size = SampleSize(per_domain=_CHECK_PER_DOMAIN)
     found = sample(read_logs(map(str, logs), options, tally), size, seed, tally)
     log = tally.report((u for f in found for u in f.request.unsupported), len(found))

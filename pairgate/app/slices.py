@@ -229,6 +229,7 @@ def _store(
             created_at=at,
             seed=options.seed,
             report=report,
+            keep_duplicates=options.read.keep_duplicates,
             sources=sources,
             expires_at=_expiry(at, options.expires_days),
             leaks=leaks,

@@ -43,9 +43,7 @@ def init(
 
     numbers = _numbers(concurrency)
     ws = workspace(ctx, create=True)
-    done = setup.init(
-        ws, line, policy=policy, slice_source=slice_file, concurrencies=numbers
-    )
+    done = setup.init(ws, line, policy=policy, slice_source=slice_file, concurrencies=numbers)
     click.echo(f"home      {ws.home}")
     if done.head is None:
         return click.echo("next      pairgate init LINE")
@@ -53,7 +51,9 @@ def init(
     click.echo(f"line      {line} ({word})")
     click.echo(f"policy    {done.head.policy_digest}")
     click.echo(f"profile   {done.head.profile_digest}")
-    click.echo(f"slice     {done.head.slice_digest or f'none yet: pairgate line set {line} --slice'}")
+    click.echo(
+        f"slice     {done.head.slice_digest or f'none yet: pairgate line set {line} --slice'}"
+    )
     click.echo(f"next      pairgate register {line} --target DIR --draft DIR -k 4")
 
 

@@ -381,7 +381,9 @@ def _show_check(found: SliceCheck) -> None:
     click.echo()
     for warning in found.warnings:
         click.echo(f"! {warning}")
-    if not found.warnings:
+    if not found.n_compared:
+        click.echo("! too few requests to compare lengths and temperatures (30 of a domain in both)")
+    elif not found.warnings:
         click.echo(f"no shift beyond {found.threshold:g}: the slice still looks like the traffic")
 
 

@@ -72,7 +72,9 @@ def _print_line(entry: LineStatus, *, brief: bool) -> None:
             ],
         )
     if len(shown) < len(entry.versions):
-        click.echo(f"  … {len(entry.versions) - len(shown)} older (pairgate status {entry.head.line})")
+        click.echo(
+            f"  … {len(entry.versions) - len(shown)} older (pairgate status {entry.head.line})"
+        )
     click.echo("")
 
 

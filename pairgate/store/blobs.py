@@ -170,7 +170,8 @@ class LocalBlobStore:
             raise _missing(digest) from None
         with blob, path.open("xb+", buffering=0) as copy:
             cloned = reflink(blob, copy)
-            found = hash_file(copy, None) if cloned else copy_and_hash(blob, copy, None)
+            size = os.fstat(blob.fileno()).st_size
+            found = hash_file(copy, None) if cloned else copy_and_hash(blob, copy, size, None)
             if found != digest:
                 raise _damaged(digest, self.root)
             os.fsync(copy.fileno())
@@ -200,7 +201,7 @@ class LocalBlobStore:
             elif size > self.free_bytes():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # before writing, not after
             else:
-                digest = copy_and_hash(source, staged, on_bytes)
+                digest = copy_and_hash(source, staged, size, on_bytes)
             self._commit(staged, digest)
         return digest
 

@@ -113,7 +113,6 @@ version = Table(
         "line",
         unique=True,
         sqlite_where=text("state = 'production'"),
-        postgresql_where=text("state = 'production'"),
     ),
 )
 
@@ -294,6 +293,18 @@ outbox = Table(
         "line",
         "id",
         sqlite_where=text("delivered_at IS NULL"),
-        postgresql_where=text("delivered_at IS NULL"),
     ),
 )
+
+
+def with_postgresql_predicates() -> MetaData:
+    """The metadata with the partial indexes' PostgreSQL predicates filled in.
+
+    Only migrations need them, and naming them in the tables above would import that dialect (a
+    sixth of the time of `status`) in every command.
+    """
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            predicate = index.dialect_options["sqlite"]["where"]
+            index.dialect_options["postgresql"]["where"] = predicate
+    return metadata

@@ -28,11 +28,10 @@ def open_regular(path: Path) -> BinaryIO:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-    source = open(fd, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        source.close()
+        os.close(fd)
         raise InvalidInput(f"{path} is not a regular file")
-    return source
+    return open(fd, "rb", buffering=0)
 
 
 def reflink(source: BinaryIO, staged: BinaryIO) -> bool:
@@ -44,10 +43,17 @@ def reflink(source: BinaryIO, staged: BinaryIO) -> bool:
     return True
 
 
-def copy_and_hash(source: BinaryIO, staged: BinaryIO, on_bytes: OnBytes | None) -> str:
-    """One pass: each chunk is hashed from the same memory that is written."""
+def copy_and_hash(
+    source: BinaryIO, staged: BinaryIO, size: int, on_bytes: OnBytes | None
+) -> str:
+    """One pass: each chunk is hashed from the same memory that is written.
+
+    Stops after the first chunk beyond `size`: a source that grows must not fill the disk.
+    """
     hasher = hashlib.sha256()
     for chunk in _chunks(source):
+        if staged.tell() > size:
+            break
         hasher.update(chunk)
         view = chunk
         while view:  # a raw write may be short

@@ -28,13 +28,17 @@ from pairgate.traffic.report import BadRecord, ImportReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecord:
-    """What is known of a slice besides its requests; times are ISO 8601 in UTC."""
+    """What is known of a slice besides its requests; times are ISO 8601 in UTC.
+
+    `keep_duplicates` is how the log was counted, so that another one can be counted alike.
+    """
 
     digest: str
     texts_digest: str
     created_at: str
     seed: int
     report: ImportReport
+    keep_duplicates: bool = False
     sources: tuple[str, ...] = ()
     expires_at: str | None = None
     purged_at: str | None = None

@@ -106,9 +106,9 @@ def test_a_source_that_changes_meanwhile_is_refused(
 ) -> None:
     source = write(tmp_path / "f", os.urandom(3 * CHUNK_BYTES))
 
-    def grow(_: int) -> None:
+    def grow(n_bytes: int) -> None:  # for ever, if nothing stopped it
         with source.open("ab") as file:
-            file.write(b"x")
+            file.write(b"x" * n_bytes)
 
     with pytest.raises(IntegrityError, match="changed while it was read"):
         store.add_file(source, on_bytes=grow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pairgate.app import lines
+from pairgate.app import lines, release
 from pairgate.app.workspace import Workspace
 from pairgate.domain.canonical import sha256_digest
 from pairgate.domain.evidence import (
@@ -167,6 +167,14 @@ def evidence(
         outcome=outcome, checks=CHECKS, policy_digest=binding.policy_digest, recommendation="go"
     )
     return ws.registry.save_evaluation(evaluation, verdict, moment, "/evaluations/x")
+
+
+def put_in_production(ws: Workspace, target: bytes, draft: bytes | None) -> PairVersion:
+    """Add, evaluate, promote."""
+    version = add(ws, target, draft)
+    evidence(ws, version)
+    release.promote(ws, VersionRef.parse(str(version)), actor=ALICE)
+    return version
 
 
 ESTIMATE = Estimate(

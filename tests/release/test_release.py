@@ -26,41 +26,17 @@ from pairgate.errors import (
     Refused,
     Unavailable,
 )
-from tests.release.story import ALICE, BOB, LINE, PROFILE, SLICE, add, evidence
+from pairgate.policyfile import preset_text
+from tests.release.story import ALICE, BOB, LINE, PROFILE, SLICE, add, evidence, put_in_production
 
 
 def ref(version: PairVersion | str) -> VersionRef:
     return VersionRef.parse(str(version))
 
 
-def promoted(ws: Workspace, target: bytes, draft: bytes | None) -> PairVersion:
-    version = add(ws, target, draft)
-    evidence(ws, version)
-    release.promote(ws, ref(version), actor=ALICE)
-    return version
-
-
-@pytest.fixture
-def three(ws: Workspace) -> tuple[PairVersion, PairVersion, PairVersion]:
-    """v1 and v2 were in production, v3 is: v1 -> v2 (another target) -> v3 (another draft)."""
-    return (
-        promoted(ws, b"base", b"draft-1"),
-        promoted(ws, b"tuned", b"draft-1"),
-        promoted(ws, b"tuned", b"draft-2"),
-    )
-
-
 def days_ago(days: float) -> str:
     moment = datetime.now(UTC) - timedelta(days=days)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def policy_with(folder: Path, extra: str) -> Path:
-    from pairgate.policyfile import preset_text
-
-    path = folder / "policy.toml"
-    path.write_text(preset_text("exploratory").replace("[approvals]", "[unused]") + extra)
-    return path
 
 
 # --- promote --------------------------------------------------------------------------------
@@ -78,12 +54,14 @@ def test_the_first_promotion_has_no_incumbent(ws: Workspace) -> None:
     assert ws.registry.version(ref("code@production")).state == "production"
 
 
-def test_the_replaced_version_becomes_previous(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    head = ws.registry.head(LINE)
+def test_the_replaced_version_becomes_previous(released: Workspace) -> None:
+    head = released.registry.head(LINE)
     assert (head.production, head.previous) == (3, 2)
-    assert [v.state for v in ws.registry.versions(LINE)] == ["ready", "previous", "production"]
+    assert [v.state for v in released.registry.versions(LINE)] == [
+        "ready",
+        "previous",
+        "production",
+    ]
 
 
 def test_without_evidence_it_is_refused(ws: Workspace) -> None:
@@ -192,7 +170,7 @@ def test_a_changed_profile_is_stale_unless_only_the_patch_changed(ws: Workspace)
 
 
 def test_the_same_promotion_twice_is_already_so(ws: Workspace) -> None:
-    version = promoted(ws, b"base", b"draft")
+    version = put_in_production(ws, b"base", b"draft")
     again = release.promote(ws, ref(version), expect_current="none", actor=ALICE)
     assert again.already
     assert len(ws.registry.decisions(LINE)) == 2
@@ -200,7 +178,7 @@ def test_the_same_promotion_twice_is_already_so(ws: Workspace) -> None:
 
 @pytest.mark.parametrize("expected", ["none", "2", "code@2", "sha256:" + "0" * 64])
 def test_expect_current_is_compare_and_swap(ws: Workspace, expected: str) -> None:
-    promoted(ws, b"base", b"draft-1")
+    put_in_production(ws, b"base", b"draft-1")
     version = add(ws, b"base", b"draft-2")
     evidence(ws, version)
     with pytest.raises(Conflict, match="production of line code is code@1"):
@@ -209,7 +187,7 @@ def test_expect_current_is_compare_and_swap(ws: Workspace, expected: str) -> Non
 
 
 def test_expect_current_takes_number_name_and_digest(ws: Workspace) -> None:
-    first = promoted(ws, b"base", b"draft-1")
+    first = put_in_production(ws, b"base", b"draft-1")
     for n, expected in enumerate(["1", "code@2", "sha256:"], 2):
         version = add(ws, b"base", b"draft-%d" % n)
         evidence(ws, version)
@@ -286,8 +264,8 @@ def test_a_request_id_makes_retries_safe(ws: Workspace) -> None:
 def test_approvals_bind_to_the_evaluation_and_differ_from_the_promoter(
     ws: Workspace, tmp_path: Path
 ) -> None:
-    path = policy_with(tmp_path, "\n[approvals]\nrequired = 1\n")
-    path.write_text(path.read_text().replace("[unused]", "[approvals]", 0))
+    path = tmp_path / "policy.toml"
+    path.write_text(preset_text("exploratory") + "\n[approvals]\nrequired = 1\n")
     lines.set_line(ws, LINE, policy=path, actor=ALICE)
     version = add(ws, b"base", b"draft")
     with pytest.raises(EvidenceMissing):
@@ -307,110 +285,100 @@ def test_approvals_bind_to_the_evaluation_and_differ_from_the_promoter(
 # --- rollback -------------------------------------------------------------------------------
 
 
-def test_rollback_withdraws_and_a_second_one_is_refused(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    moved = release.rollback(ws, LINE, reason="paged", request_id="night", actor=ALICE)
+def test_rollback_withdraws_and_a_second_one_is_refused(released: Workspace) -> None:
+    moved = release.rollback(released, LINE, reason="paged", request_id="night", actor=ALICE)
     assert (moved.head.production, moved.head.previous) == (2, None)
     assert moved.head.withdrawn == {3}
     assert 3 in moved.head.protected
     with pytest.raises(Refused, match="nothing to roll back to") as caught:
-        release.rollback(ws, LINE, actor=ALICE)
+        release.rollback(released, LINE, actor=ALICE)
     assert "code@1" in (caught.value.hint or "")
-    again = release.rollback(ws, LINE, request_id="night", actor=ALICE)
+    again = release.rollback(released, LINE, request_id="night", actor=ALICE)
     assert again.already
-    assert ws.registry.head(LINE).production == 2
+    assert released.registry.head(LINE).production == 2
 
 
-def test_rollback_to_a_version_that_was_production(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    add(ws, b"never", b"draft")
+def test_rollback_to_a_version_that_was_production(released: Workspace) -> None:
+    add(released, b"never", b"draft")
     with pytest.raises(Refused, match="never in production"):
-        release.rollback(ws, LINE, to=ref("code@4"), actor=ALICE)
+        release.rollback(released, LINE, to=ref("code@4"), actor=ALICE)
     with pytest.raises(NotFound):
-        release.rollback(ws, LINE, to=ref("code@9"), actor=ALICE)
-    moved = release.rollback(ws, LINE, to=ref("code@1"), actor=ALICE)
+        release.rollback(released, LINE, to=ref("code@9"), actor=ALICE)
+    moved = release.rollback(released, LINE, to=ref("code@1"), actor=ALICE)
     assert (moved.head.production, moved.head.previous) == (1, None)
     assert moved.head.withdrawn == {3}
-    assert release.rollback(ws, LINE, to=ref("code@1"), actor=ALICE).already
+    assert release.rollback(released, LINE, to=ref("code@1"), actor=ALICE).already
     with pytest.raises(Refused, match="was withdrawn"):
-        release.rollback(ws, LINE, to=ref("code@3"), actor=ALICE)
+        release.rollback(released, LINE, to=ref("code@3"), actor=ALICE)
 
 
 def test_rollback_with_nothing_behind_changes_nothing(ws: Workspace) -> None:
     with pytest.raises(Refused, match="no production version"):
         release.rollback(ws, LINE, actor=ALICE)
-    promoted(ws, b"base", b"draft")
+    put_in_production(ws, b"base", b"draft")
     with pytest.raises(Refused, match="nothing to roll back to"):
         release.rollback(ws, LINE, actor=ALICE)
     assert ws.registry.head(LINE).production == 1
 
 
 def test_rollback_says_whether_the_target_changes(ws: Workspace) -> None:
-    promoted(ws, b"base", b"draft-1")
-    promoted(ws, b"tuned", b"draft-1")
+    put_in_production(ws, b"base", b"draft-1")
+    put_in_production(ws, b"tuned", b"draft-1")
     plan = release.plan_rollback(ws, LINE)
     assert plan is not None
     assert plan.changes_target
     with pytest.raises(Refused, match="would change the target") as caught:
         release.rollback(ws, LINE, keep_target=True, actor=ALICE)
     assert "pairgate disable" in (caught.value.hint or "")
-    promoted(ws, b"tuned", b"draft-2")
+    put_in_production(ws, b"tuned", b"draft-2")
     moved = release.rollback(ws, LINE, keep_target=True, actor=ALICE)
     assert moved.head.production == 2
 
 
-def test_rollback_from_the_wrong_version_is_a_conflict(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
+def test_rollback_from_the_wrong_version_is_a_conflict(released: Workspace) -> None:
     with pytest.raises(Conflict):
-        release.rollback(ws, LINE, expect_current="2", actor=ALICE)
-    assert release.rollback(ws, LINE, expect_current="3", actor=ALICE).head.production == 2
+        release.rollback(released, LINE, expect_current="2", actor=ALICE)
+    assert release.rollback(released, LINE, expect_current="3", actor=ALICE).head.production == 2
 
 
 def test_rollback_with_a_missing_blob_is_refused_and_without_a_store_is_warned_of(
-    ws: Workspace, three: tuple[PairVersion, ...], tmp_path: Path
+    released: Workspace, tmp_path: Path
 ) -> None:
-    blob = ws.blobs.path(sha256_digest(b"draft-1"))
+    blob = released.blobs.path(sha256_digest(b"draft-1"))
     kept = blob.rename(tmp_path / "kept")
     with pytest.raises(IntegrityError, match="missing"):
-        release.rollback(ws, LINE, actor=ALICE)
-    assert ws.registry.head(LINE).production == 3
+        release.rollback(released, LINE, actor=ALICE)
+    assert released.registry.head(LINE).production == 3
     kept.rename(blob)
-    ws.blobs.root.rename(tmp_path / "unmounted")
-    moved = release.rollback(ws, LINE, actor=ALICE)
+    released.blobs.root.rename(tmp_path / "unmounted")
+    moved = release.rollback(released, LINE, actor=ALICE)
     assert moved.decision is not None
     assert "could not be checked" in moved.decision.warnings[0]
 
 
-def test_a_withdrawn_version_returns_only_with_reinstate_or_a_new_pass(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    release.rollback(ws, LINE, reason="slow at night", actor=ALICE)
+def test_a_withdrawn_version_returns_only_with_reinstate_or_a_new_pass(released: Workspace) -> None:
+    release.rollback(released, LINE, reason="slow at night", actor=ALICE)
     with pytest.raises(Refused, match="was withdrawn: slow at night"):
-        release.promote(ws, ref("code@3"), actor=ALICE)
+        release.promote(released, ref("code@3"), actor=ALICE)
     with pytest.raises(Refused, match="was withdrawn"):
-        release.promote(ws, ref("code@3"), override="I know better", actor=ALICE)
-    moved = release.promote(ws, ref("code@3"), reinstate="the network", actor=ALICE)
+        release.promote(released, ref("code@3"), override="I know better", actor=ALICE)
+    moved = release.promote(released, ref("code@3"), reinstate="the network", actor=ALICE)
     assert moved.decision is not None
     assert moved.decision.reinstate
     assert (moved.head.production, moved.head.withdrawn) == (3, frozenset())
-    release.rollback(ws, LINE, actor=ALICE)
-    evidence(ws, three[2])
-    assert release.promote(ws, ref("code@3"), actor=ALICE).head.production == 3
+    release.rollback(released, LINE, actor=ALICE)
+    evidence(released, released.registry.version(ref("code@3")))
+    assert release.promote(released, ref("code@3"), actor=ALICE).head.production == 3
 
 
-def test_reinstating_needs_evidence_that_still_holds(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    release.rollback(ws, LINE, to=ref("code@1"), actor=ALICE)  # v3 was compared with v2
+def test_reinstating_needs_evidence_that_still_holds(released: Workspace) -> None:
+    release.rollback(released, LINE, to=ref("code@1"), actor=ALICE)  # v3 was compared with v2
     with pytest.raises(EvidenceStale, match="but production is code@1"):
-        release.promote(ws, ref("code@3"), reinstate="false alarm", actor=ALICE)
+        release.promote(released, ref("code@3"), reinstate="false alarm", actor=ALICE)
 
 
 def test_an_engine_upgrade_is_promoted_and_rolled_back_with_its_profile(ws: Workspace) -> None:
-    version = promoted(ws, b"base", b"draft")
+    version = put_in_production(ws, b"base", b"draft")
     before = ws.registry.head(LINE).profile_digest
     newer = replace(PROFILE, engine_version="2.0.0")
     lines.set_line(ws, LINE, profile=lines.save_profile(ws, LINE, newer), actor=ALICE)
@@ -433,64 +401,56 @@ def blob_names(ws: Workspace) -> set[str]:
     return {p.name for p in (ws.blobs.root / "blobs" / "sha256").iterdir()}
 
 
-def test_disable_serves_the_target_alone_and_copies_nothing(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    before = blob_names(ws)
+def test_disable_serves_the_target_alone_and_copies_nothing(released: Workspace) -> None:
+    before = blob_names(released)
     with pytest.raises(InvalidInput, match="needs a reason"):
-        release.disable(ws, LINE, " ", actor=ALICE)
-    moved = release.disable(ws, LINE, "slow", actor=ALICE)
-    alone = ws.registry.version(ref("code@production"))
+        release.disable(released, LINE, " ", actor=ALICE)
+    moved = release.disable(released, LINE, "slow", actor=ALICE)
+    alone = released.registry.version(ref("code@production"))
     assert (moved.head.production, moved.head.disabled, moved.head.previous) == (4, 3, 2)
     assert alone.method is Method.NONE
-    assert alone.target_digest == three[2].target_digest
-    new = [n for n in blob_names(ws) - before]
+    assert alone.target_digest == released.registry.version(ref("code@3")).target_digest
+    new = blob_names(released) - before
     assert len(new) == 2  # config and manifest
-    assert release.disable(ws, LINE, "again", actor=ALICE).already
+    assert release.disable(released, LINE, "again", actor=ALICE).already
 
 
-def test_enable_undoes_it_while_nothing_changed(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    release.disable(ws, LINE, "slow", actor=ALICE)
-    moved = release.enable(ws, LINE, actor=ALICE)
+def test_enable_undoes_it_while_nothing_changed(released: Workspace) -> None:
+    release.disable(released, LINE, "slow", actor=ALICE)
+    moved = release.enable(released, LINE, actor=ALICE)
     assert (moved.head.production, moved.head.disabled, moved.head.previous) == (3, None, 2)
-    assert release.enable(ws, LINE, actor=ALICE).already
-    release.disable(ws, LINE, "slow", actor=ALICE)
-    assert len(ws.registry.versions(LINE)) == 4  # the target alone is made once
-    evidence(ws, three[2], Outcome.FAIL)
+    assert release.enable(released, LINE, actor=ALICE).already
+    release.disable(released, LINE, "slow", actor=ALICE)
+    assert len(released.registry.versions(LINE)) == 4  # the target alone is made once
+    evidence(released, released.registry.version(ref("code@3")), Outcome.FAIL)
     with pytest.raises(Refused, match="failed an evaluation"):
-        release.enable(ws, LINE, actor=ALICE)
+        release.enable(released, LINE, actor=ALICE)
 
 
-def test_enable_after_a_changed_profile_is_refused(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    release.disable(ws, LINE, "slow", actor=ALICE)
-    newer = lines.save_profile(ws, LINE, replace(PROFILE, engine_version="2.0.0"))
-    lines.set_line(ws, LINE, profile=newer, actor=ALICE)
+def test_enable_after_a_changed_profile_is_refused(released: Workspace) -> None:
+    release.disable(released, LINE, "slow", actor=ALICE)
+    newer = lines.save_profile(released, LINE, replace(PROFILE, engine_version="2.0.0"))
+    lines.set_line(released, LINE, profile=newer, actor=ALICE)
     with pytest.raises(Refused, match="profile"):
-        release.enable(ws, LINE, actor=ALICE)
+        release.enable(released, LINE, actor=ALICE)
 
 
-def test_rollback_while_disabled_withdraws_both(
-    ws: Workspace, three: tuple[PairVersion, ...]
-) -> None:
-    release.disable(ws, LINE, "slow", actor=ALICE)
+def test_rollback_while_disabled_withdraws_both(released: Workspace) -> None:
+    release.disable(released, LINE, "slow", actor=ALICE)
     with pytest.raises(Refused, match="is the version that is disabled"):
-        release.rollback(ws, LINE, to=ref("code@3"), actor=ALICE)
-    moved = release.rollback(ws, LINE, actor=ALICE)
+        release.rollback(released, LINE, to=ref("code@3"), actor=ALICE)
+    moved = release.rollback(released, LINE, actor=ALICE)
     assert (moved.head.production, moved.head.disabled) == (2, None)
     assert moved.head.withdrawn == {3, 4}
     # The target alone may be served again: that is not what failed.
-    again = release.disable(ws, LINE, "slow again", actor=ALICE)
+    again = release.disable(released, LINE, "slow again", actor=ALICE)
     assert (again.head.production, again.head.withdrawn) == (4, {3})
 
 
 def test_nothing_to_disable_or_enable(ws: Workspace) -> None:
     with pytest.raises(Refused, match="no production"):
         release.disable(ws, LINE, "slow", actor=ALICE)
-    promoted(ws, b"base", None)
+    put_in_production(ws, b"base", None)
     assert release.disable(ws, LINE, "slow", actor=ALICE).already
     with pytest.raises(Refused, match="no disabled draft"):
         release.enable(ws, LINE, actor=ALICE)
@@ -515,13 +475,13 @@ def test_setting_the_same_again_writes_nothing(ws: Workspace) -> None:
 @pytest.mark.parametrize(
     "move",
     [
-        lambda ws: release.rollback(ws, LINE, actor=ALICE),
-        lambda ws: release.disable(ws, LINE, "slow", actor=ALICE),
-        lambda ws: release.pin(ws, ref("code@1"), actor=ALICE),
+        lambda ws: release.rollback(released, LINE, actor=ALICE),
+        lambda ws: release.disable(released, LINE, "slow", actor=ALICE),
+        lambda ws: release.pin(released, ref("code@1"), actor=ALICE),
     ],
 )
 def test_the_stored_head_is_the_fold(
-    ws: Workspace, three: tuple[PairVersion, ...], move: Callable[[Workspace], object]
+    released: Workspace, move: Callable[[Workspace], object]
 ) -> None:
-    move(ws)
-    assert fold(LINE, ws.registry.decisions(LINE)) == ws.registry.head(LINE)
+    move(released)
+    assert fold(LINE, released.registry.decisions(LINE)) == released.registry.head(LINE)

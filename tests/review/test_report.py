@@ -44,7 +44,9 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html(evaluation: Evaluation, verdict: Verdict, policy: Policy, batch: TraceBatch) -> str:
-    return report_html(evaluation, verdict, policy, labels=LABELS, acceptance=batch)
+    """The policy does not show texts, though they are at hand."""
+    texts = {str(i): "secret prompt" for i in batch.request_id}
+    return report_html(evaluation, verdict, policy, labels=LABELS, acceptance=batch, texts=texts)
 
 
 def test_the_answers_come_in_order(html: str) -> None:
@@ -106,12 +108,9 @@ def test_names_and_prompts_of_users_stay_text(
     html.encode("utf-8")
 
 
-def test_texts_need_the_policys_leave(
-    evaluation: Evaluation, verdict: Verdict, policy: Policy, batch: TraceBatch
-) -> None:
-    texts = {str(i): "secret prompt" for i in batch.request_id}
-    html = report_html(evaluation, verdict, policy, labels=LABELS, acceptance=batch, texts=texts)
+def test_texts_need_the_policys_leave(html: str) -> None:
     assert "secret prompt" not in html
+    assert "Texts stay out of this report" in html
 
 
 def test_ten_thousand_requests_in_many_domains_stay_small(
@@ -122,13 +121,11 @@ def test_ten_thousand_requests_in_many_domains_stay_small(
 ) -> None:
     domains = {f"domain-{i}": 0.4 + 0.01 * i for i in range(40)}
     evaluation = make_evaluation(domains)
+    batch = TraceBatch.concat([make_batch(400, domains)] * 25)
     html = report_html(
-        evaluation,
-        make_verdict(evaluation),
-        policy,
-        labels=LABELS,
-        acceptance=make_batch(10_000, domains),
+        evaluation, make_verdict(evaluation), policy, labels=LABELS, acceptance=batch
     )
+    assert len(batch) == 10_000
     assert len(html.encode()) < 3 * 2**20
     assert "domains with higher acceptance are not drawn" in html
 
