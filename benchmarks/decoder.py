@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--clock", choices=("wall", "cpu"), default="wall",
-        help="cpu: processor time of this process, for a machine that others use (with --threads 1)",
+        help="cpu: processor time of this process, where others use the machine (--threads 1)",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
@@ -265,8 +265,8 @@ def main() -> None:
             requests = make_requests(
                 max(4, concurrency), target.vocab_size, temperature=temperature, n_new=n_new
             )
-            print(f"{concurrency:>11} {temperature:>5} " + row(models, requests, concurrency, args.k,
-                  repeats))  # fmt: skip
+            numbers = row(models, requests, concurrency, args.k, repeats)
+            print(f"{concurrency:>11} {temperature:>5} {numbers}")
 
     peer = interleaved(
         {

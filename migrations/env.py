@@ -17,6 +17,7 @@ from pairgate.store.sqlengine import make_engine, writing
 
 
 def run(connection: Connection) -> None:
+    """Bring the database of this connection to the revision that Alembic asked for."""
     # Batch mode stays off: it would rebuild tables on SQLite and lose their triggers.
     context.configure(
         connection=connection,
@@ -30,6 +31,7 @@ def run(connection: Connection) -> None:
 
 
 def main() -> None:
+    """Run on the connection that was handed over, or on PAIRGATE_DATABASE_URL."""
     given = context.config.attributes.get("connection")
     if given is not None:
         return run(given)

@@ -9,7 +9,7 @@
     ├── Conflict                 13   someone else moved the line
     ├── IntegrityError           14   bytes are missing or differ from their digest
     ├── Refused                  15   pinned, incompatible, unapproved, unsupported
-    ├── Unavailable              16   the database, the engine or an optional package cannot be reached
+    ├── Unavailable              16   database, engine or optional package cannot be reached
     │   └── MissingExtra         16   names the extra to install
     └── InvalidEvaluation        17   the replay broke or its counts do not add up
 
@@ -84,6 +84,6 @@ class InvalidEvaluation(PairgateError):
 
 
 def require(condition: object, message: str, *, hint: str | None = None) -> None:
-    """Raise `InvalidInput` unless `condition` holds; used by the `__post_init__` of domain types."""
+    """Raise `InvalidInput` unless `condition` holds; for `__post_init__` of domain types."""
     if not condition:
         raise InvalidInput(message, hint=hint)

@@ -95,6 +95,7 @@ class Allowed:
 
 
 def is_weights(path: str) -> bool:
+    """Whether the path holds weights, in safetensors or in a format that may be refused."""
     return path.endswith(".safetensors") or _matches(path, _PICKLED)
 
 
@@ -116,11 +117,11 @@ def resolve(spec: str, allowed: Allowed = NOTHING) -> Source:
             hint="give a local folder or hf://org/name@revision",
         )
     folder = Path(spec).expanduser()
-    if not folder.is_dir():
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
         hint = "give the folder that holds config.json and the safetensors weights"
         if folder.suffix == ".gguf":
             hint = _GGUF_HINT
-        raise NotFound(f"the source {spec!r} is not a folder", hint=hint)
+        raise NotFound(f"the source {spec!r} is not a folder that can be read", hint=hint)
     real = folder.resolve()
     selection = _select(real, sorted(os.listdir(real)), allowed)
     return _collect(real, selection, spec=spec, origin=str(real))
@@ -229,6 +230,8 @@ def _locate(folder: Path, name: str) -> SourceFile:
     found = location.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise Refused(f"{name} is not a regular file")
+    if not os.access(location, os.R_OK):
+        raise InvalidInput(f"{name} may not be read by this user", hint="change its permissions")
     if found.st_size > MAX_DOCUMENT_BYTES and not is_weights(name):
         raise Refused(
             f"{name} has {found.st_size} bytes; only weights may have more than "

@@ -59,10 +59,15 @@ def _no_browser() -> str | None:
     return None if shutil.which("chromium") else "chromium is not installed"
 
 
+def _no_skopeo() -> str | None:
+    return None if shutil.which("skopeo") else "skopeo is not installed"
+
+
 GROUPS: dict[str, Callable[[], str | None]] = {
     "gpu": _no_gpu,
     "postgres": _no_postgres,
     "browser": _no_browser,
+    "skopeo": _no_skopeo,
 }
 
 

@@ -33,6 +33,7 @@ def current_actor(ws: Workspace) -> Actor:
 
 
 def os_user() -> str:
+    """Name of the user that this process runs as."""
     import pwd
 
     try:

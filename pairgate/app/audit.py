@@ -34,6 +34,7 @@ class Audited:
 
 
 def heads(ws: Workspace, line: str | None = None) -> tuple[AuditHead, ...]:
+    """The end of the hash chain of one line, or of all; keep it elsewhere to detect truncation."""
     found = ws.registry.lines() if line is None else [ws.registry.head(line)]
     return tuple(AuditHead(line=h.line, sequence=h.revision, hash=h.hash) for h in found)
 

@@ -31,6 +31,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
+    """How long one step of the story took."""
+
     command: str
     seconds: float
 

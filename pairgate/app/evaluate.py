@@ -25,7 +25,7 @@ from pairgate.domain.verdict import Outcome, Verdict
 from pairgate.errors import EvidenceMissing
 from pairgate.fidelity import compare_outputs
 from pairgate.judge import judge
-from pairgate.measure import measure
+from pairgate.measure import acceptance_stop, measure, speed_looks
 from pairgate.replay import replay
 from pairgate.store.traces import ParquetTraces
 
@@ -195,10 +195,18 @@ def _record(
     """Run the passes that are not stored yet."""
     setting = candidate.setting
     plan = replay_plan(candidate.pair, setting)
+    alpha = setting.policy.alpha * 2.0**-run.attempt
     sink = ParquetTraces(run.traces_dir)
     with materialise(ws, candidate.pair) as pair:
         recorded = replay(
-            engine_factory(setting.profile), pair, setting.traffic, plan, sink, progress
+            engine_factory(setting.profile),
+            pair,
+            setting.traffic,
+            plan,
+            sink,
+            progress,
+            acceptance_stop(setting.policy, alpha=alpha),
+            more_blocks=speed_looks(setting.policy, alpha=alpha),
         )
     if candidate.incumbent is None or not candidate.same_target:
         return recorded

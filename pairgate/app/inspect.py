@@ -79,6 +79,7 @@ class VersionDetail:
 
 
 def version_detail(ws: Workspace, ref: VersionRef) -> VersionDetail:
+    """Everything about one version: pair, roles, evidence from newest to oldest."""
     version = ws.registry.version(ref)
     rows = tuple(
         sorted(

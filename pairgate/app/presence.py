@@ -48,6 +48,7 @@ def check_files(
 def check_present(
     ws: Workspace, version: PairVersion, presence: Presence | None, *, reachable: bool = False
 ) -> tuple[str, ...]:
+    """`check_pair_present` for the pair of a version, named by its version."""
     pair = ws.registry.pair(version.pair_digest)
     return check_pair_present(ws, pair, presence, label=str(version), reachable=reachable)
 

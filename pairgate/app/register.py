@@ -6,7 +6,6 @@ rows leaves no version, and registering again completes it.
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
+from pairgate.app.actor import current_actor
 from pairgate.app.workspace import now
 from pairgate.domain.canonical import canonical_json, sha256_digest
 from pairgate.domain.pair import DecodingConfig, FileEntry, Method, ModelRef, Pair
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.compat.check import Compatibility, Model
     from pairgate.domain.pair import PairVersion, VersionRef
+    from pairgate.domain.release import Actor
     from pairgate.ports import MaterialisedPair, Progress
     from pairgate.sources import Source
 
@@ -69,7 +70,7 @@ def register(
     speculative_config: str | None = None,
     allow_custom_code: bool = False,
     allow_pickle: bool = False,
-    actor: str | None = None,
+    actor: Actor | None = None,
     progress: Progress | None = None,
 ) -> Registered:
     """Store the pair as the next version of the line.
@@ -103,7 +104,7 @@ def register(
         f"{role}: {warning}" for role, source in found.items() for warning in source.warnings
     )
     warnings = (*warnings, *compatibility.warnings)
-    return _make_ready(ws, line, pair, found, compatibility, warnings, actor)
+    return _make_ready(ws, line, pair, found, compatibility, warnings, actor or current_actor(ws))
 
 
 def resolve_decoding(options: DecodingOptions, draft: Model | None) -> DecodingConfig:
@@ -180,10 +181,13 @@ def _store(
         for file in model.source.files
         if file.is_weights
     ]
-    on_bytes = _byte_progress(progress, "storing", sum(file.size for _, file in jobs))
-    stored = ws.blobs.add_files([file.location for _, file in jobs], on_bytes=on_bytes)
+    sizes = {file.location: file.size for _, file in jobs}  # once, if a draft is its own target
+    on_bytes = _byte_progress(progress, "storing", sum(sizes.values()))
+    added = ws.blobs.add_files(tuple(sizes), on_bytes=on_bytes)
+    stored = dict(zip(sizes, added, strict=True))
     entries: dict[str, list[FileEntry]] = {role: [] for role in opened}
-    for (role, file), (digest, size) in zip(jobs, stored, strict=True):
+    for role, file in jobs:
+        digest, size = stored[file.location]
         if file.sha256 not in (None, digest):
             raise IntegrityError(
                 f"{file.path} of the {role} is {digest}, but its source promised {file.sha256}",
@@ -223,7 +227,7 @@ def _make_ready(
     found: Mapping[str, Source],
     compatibility: Compatibility,
     warnings: tuple[str, ...],
-    actor: str | None,
+    actor: Actor,
 ) -> Registered:
     """Config, manifest and index, then both rows in one transaction."""
     from pairgate.store.sqlpairs import ensure_pair, ensure_version
@@ -233,7 +237,7 @@ def _make_ready(
     missing = ws.blobs.missing(pair)
     if missing:
         raise IntegrityError(f"{len(missing)} blobs vanished while registering: {missing[0]}")
-    at, by = now(), actor or _os_user()
+    at, by = now(), actor.name
     provenance = {
         "sources": {role: {"spec": s.spec, "origin": s.origin} for role, s in found.items()},
         "registered_by": by,
@@ -320,16 +324,17 @@ def pull(ws: Workspace, ref: VersionRef, to: Path) -> PairVersion:
     """Copy a version's files to the new or empty folder `to`, as target/ and draft/, hashing what
     is written; nothing appears there unless all of it is right.
 
-    Raises `InvalidInput` for a folder that holds something, `IntegrityError` for damaged blobs.
+    Raises `InvalidInput` for a folder that holds something, `IntegrityError` for damaged blobs,
+    `Unavailable` when it cannot be written.
     """
     version = ws.registry.version(ref)
     pair = ws.registry.pair(version.pair_digest)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InvalidInput(f"{to} is not an empty folder", hint="name one that does not exist yet")
     _require_present(ws, pair)
-    to.absolute().parent.mkdir(parents=True, exist_ok=True)
     staged = to.absolute().with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
+        staged.mkdir(parents=True)
         for model in pair.models:
             for entry in model.files:
                 path = staged / model.role / entry.path
@@ -338,17 +343,10 @@ def pull(ws: Workspace, ref: VersionRef, to: Path) -> PairVersion:
         (staged / "pair.json").write_bytes(pair.config_blob())
         os.rename(staged, to)
     except OSError as error:
-        raise Unavailable(f"{to} cannot be written: {error.strerror}") from error
+        raise Unavailable(f"{to} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return version
-
-
-def _os_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a passwd entry for this id
-        return f"uid-{os.getuid()}"
 
 
 def _require_present(ws: Workspace, pair: Pair) -> None:

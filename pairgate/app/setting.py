@@ -1,4 +1,4 @@
-"""What a line is judged by: its policy, its slice and its serving profile, resolved from digests."""
+"""What a line is judged by: its policy, slice and serving profile, resolved from digests."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ NATIVE_PROFILE = "native-cpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialised:
+    """What `init` found or made; `slice_note` says what was left out of the slice."""
+
     head: Head | None
     created: bool
     slice_note: str = ""

@@ -22,12 +22,12 @@ DEFAULT_HOME = "~/.pairgate"
 class Workspace:
     """Opens lazily: a command pays only for what it touches.
 
-        HOME/pairgate.db       the registry, unless a database URL is given
-        HOME/store/            OCI image layout with every file of every pair
-        HOME/slices/           request texts, apart from the registry
-        HOME/evaluations/      one folder per evaluation: traces, verdict, report
-        HOME/work/             staging and materialised pairs; safe to delete when idle
-        HOME/mlflow/           the embedded MLflow store
+    HOME/pairgate.db       the registry, unless a database URL is given
+    HOME/store/            OCI image layout with every file of every pair
+    HOME/slices/           request texts, apart from the registry
+    HOME/evaluations/      one folder per evaluation: traces, verdict, report
+    HOME/work/             staging and materialised pairs; safe to delete when idle
+    HOME/mlflow/           the embedded MLflow store
     """
 
     home: Path

@@ -42,7 +42,10 @@ def evaluate(ctx: click.Context, version: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def judge(ctx: click.Context, version: str, policy_file: Path | None, as_json: bool) -> None:
-    """Judge stored traces again, without a replay. It is one more look, so one more attempt."""
+    """Judge stored traces again (counts as an attempt).
+
+    Nothing is replayed; it is one more look at the data, so one more attempt.
+    """
     from pairgate.app.evaluate import judge_again
     from pairgate.policyfile import load_policy
 
@@ -74,7 +77,9 @@ def gate(
     summary_file: Path | None,
     as_json: bool,
 ) -> None:
-    """The CI step: evaluate if there is no valid evidence, print the verdict, exit with its code.
+    """The CI step: evaluate if needed, print the verdict, exit code.
+
+    Needed is an evaluation where the version has no valid evidence yet.
 
     0 PASS, 10 FAIL, 11 INCONCLUSIVE, 17 ERROR.
     """

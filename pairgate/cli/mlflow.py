@@ -13,7 +13,9 @@ from pairgate.errors import Conflict, InvalidInput
 
 @click.group("mlflow", epilog="Example: pairgate mlflow sync --all")
 def mlflow_() -> None:
-    """The MLflow mirror: one run per evaluation, one model version per pair, and aliases.
+    """The MLflow mirror.
+
+    One run per evaluation, one model version per pair, and aliases.
 
     It is written after every evaluation, promotion and rollback. By default it lives in the home;
     PAIRGATE_MLFLOW_TRACKING_URI names a server, PAIRGATE_MLFLOW=off turns it off.

@@ -44,6 +44,7 @@ def note(message: str) -> None:
 
 
 def is_terminal() -> bool:
+    """Whether notes go to a person's terminal and may be redrawn."""
     return sys.stderr.isatty()
 
 

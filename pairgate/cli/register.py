@@ -70,7 +70,7 @@ def register(
     allow_pickle: bool,
     as_json: bool,
 ) -> None:
-    """Store a pair as the next version of LINE.
+    """Store a pair as the next version of a line.
 
     Files are copied, hashed and checked; the same content again is the same version.
     """
@@ -150,7 +150,10 @@ def pull(ctx: click.Context, version: str, to: Path) -> None:
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, version: str, as_json: bool) -> None:
-    """Hash the stored files of a version again; exit code 14 when something is wrong."""
+    """Hash the stored files of a version again.
+
+    Ends with exit code 14 when something is wrong.
+    """
     from pairgate.app import register as app
 
     ws = workspace(ctx)

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pairgate.cli.output import echo_json, json_option, note, table, workspace
+from pairgate.cli.slice_tables import (
+    show_check,
+    show_created,
+    show_leaks,
+    show_report,
+    show_size,
+    texts_state,
+)
 from pairgate.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pairgate.app.slice_checks import SliceCheck, SliceSize
-    from pairgate.app.slices import CreatedSlice, SliceStatus
     from pairgate.traffic.importing import ReadOptions
-    from pairgate.traffic.leaks import LeakReport
-    from pairgate.traffic.report import ImportReport
 
 _FORMATS = ("auto", "jsonl", "json", "vllm", "parquet", "dataset")
 
 
-@click.group(epilog="Example: pairgate slice create chat-may --from requests.jsonl")
+@click.group("slice", epilog="Example: pairgate slice create chat-may --from requests.jsonl")
 def slice_() -> None:
     """Held-out slices of production traffic.
 
@@ -171,7 +175,7 @@ def create(
     made = import_slice(workspace(ctx), name, (*sources, *more), options)
     if as_json:
         return echo_json(asdict(made))
-    _show_created(made)
+    show_created(made)
 
 
 @slice_.command("show", epilog="Example: pairgate slice show chat-may")
@@ -188,11 +192,11 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     click.echo(f"slice     {status.row.name}{'' if status.newest else ' (an earlier revision)'}")
     click.echo(f"digest    {status.row.digest}")
     click.echo(f"made      {status.row.created_at}")
-    click.echo(f"texts     {_texts(status)}")
+    click.echo(f"texts     {texts_state(status)}")
     if status.record is not None:
         click.echo(f"from      {', '.join(status.record.sources)} (seed {status.record.seed})")
-        _show_report(status.record.report, status.row.domains)
-        _show_leaks(status.record.leaks)
+        show_report(status.record.report, status.row.domains)
+        show_leaks(status.record.leaks)
 
 
 @slice_.command("list", epilog="Example: pairgate slice list --json")
@@ -215,7 +219,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
                 s.row.n_requests,
                 ", ".join(f"{name} {n}" for name, n in s.row.domains),
                 s.row.created_at[:10],
-                _texts(s),
+                texts_state(s),
                 s.row.digest[:19],
             )
             for s in statuses
@@ -256,7 +260,7 @@ def check(
     found = check_slice(workspace(ctx), name, logs, read=read, threshold=threshold)
     if as_json:
         return echo_json(asdict(found) | {"warnings": found.warnings})
-    _show_check(found)
+    show_check(found)
 
 
 @slice_.command("size", epilog="Example: pairgate slice size chat-may --distance 0.05")
@@ -291,7 +295,7 @@ def size(
     found = slice_size(ws, name, distances=distances, sd=sd, alpha=alpha, power=power)
     if as_json:
         return echo_json(asdict(found))
-    _show_size(found)
+    show_size(found)
 
 
 @slice_.command("purge", epilog="Example: pairgate slice purge chat-may")
@@ -307,106 +311,6 @@ def purge(ctx: click.Context, name: str | None, expired: bool) -> None:
     ws = workspace(ctx)
     purged = (purge_slice(ws, name),) if name is not None else purge_expired(ws)
     for status in purged:
-        click.echo(f"{status.row.name}  {status.row.digest}  {_texts(status)}")
+        click.echo(f"{status.row.name}  {status.row.digest}  {texts_state(status)}")
     if not purged:
         note("no slice has expired")
-
-
-def _show_created(made: CreatedSlice) -> None:
-    word = "new" if made.created else "known before"
-    click.echo(f"slice     {made.row.name} ({word})")
-    click.echo(f"digest    {made.row.digest}")
-    if made.replaced is not None:
-        note(f"{made.row.name} stood for {made.replaced} until now; that revision stays stored")
-    _show_report(made.record.report, made.row.domains)
-    _show_leaks(made.record.leaks)
-    if made.record.expires_at is not None:
-        click.echo(f"expires   {made.record.expires_at}")
-
-
-def _show_report(report: ImportReport, domains: tuple[tuple[str, int], ...]) -> None:
-    n_left = report.n_read - report.n_kept
-    click.echo(f"records   {report.n_read} read = {report.n_kept} kept + {n_left} left out")
-    if report.n_other_lines:
-        click.echo(f"          and {report.n_other_lines} blank or other lines")
-    rows = [(left.n, left.reason, left.examples) for left in report.left_out]
-    rows += [(noticed.n, f"note: {noticed.note}", noticed.examples) for noticed in report.noticed]
-    rows += [(named.n, f"note: sets {named.name}", ()) for named in report.unsupported]
-    if rows:
-        click.echo()
-        table(
-            ("n", "reason", "first"),
-            [(n, why, f"{x[0].place}  {x[0].detail}" if x else "") for n, why, x in rows],
-        )
-    kept = dict(domains)
-    click.echo()
-    table(
-        ("domain", "usable", "in the slice"),
-        [(usable.name, usable.n, kept.get(usable.name, 0)) for usable in report.usable],
-    )
-
-
-def _show_leaks(leaks: LeakReport | None) -> None:
-    if leaks is None:
-        return
-    click.echo()
-    click.echo(
-        f"leaks     {len(leaks.leaks)} of {leaks.n_checked} prompts stand in the training text "
-        f"({leaks.n_training_words} words); {leaks.n_too_short} too short to tell"
-    )
-    for leak in leaks.leaks[:10]:
-        click.echo(f"          {leak.request_id}  {leak.share:.0%} of its windows")
-    if leaks.leaks:
-        note("a draft trained on these prompts looks better on them than it is (--drop-leaks)")
-
-
-def _show_check(found: SliceCheck) -> None:
-    click.echo(f"slice     {found.row.name}  {found.row.digest}")
-    click.echo(f"log       {found.log.n_read} records, {found.log.n_faulty} of them faulty")
-    click.echo()
-    table(
-        ("compared", "domain", "slice n", "log n", "shift", "p"),
-        [
-            (
-                s.what,
-                s.domain,
-                s.n_slice,
-                s.n_log,
-                "too few" if s.distance is None else f"{s.distance:.3f}",
-                "" if s.p_value is None else f"{s.p_value:.2g}",
-            )
-            for s in found.shifts
-        ],
-    )
-    click.echo()
-    for warning in found.warnings:
-        click.echo(f"! {warning}")
-    if not found.n_compared:
-        click.echo("! too few requests to compare lengths and temperatures (30 of a domain in both)")
-    elif not found.warnings:
-        click.echo(f"no shift beyond {found.threshold:g}: the slice still looks like the traffic")
-
-
-def _show_size(found: SliceSize) -> None:
-    click.echo(f"one-sided alpha {found.alpha:g}, power {found.power:g}; {found.assumption};")
-    click.echo("normal approximation for independent requests, so count sessions, not turns")
-    click.echo()
-    table(
-        ("distance from the floor", "requests per domain"),
-        [(f"{needed.distance:g}", needed.n) for needed in found.needed],
-    )
-    if found.domains:
-        click.echo()
-        table(
-            ("domain", "requests", "spread", "decides from"),
-            [(d.domain, d.n, f"{d.sd:.3f}", f"{d.distance:.3f}") for d in found.domains],
-        )
-
-
-def _texts(status: SliceStatus) -> str:
-    record = status.record
-    if record is not None and record.purged_at is not None:
-        return f"purged {record.purged_at[:10]}"
-    if record is not None and record.expires_at is not None:
-        return f"{status.texts} (until {record.expires_at[:10]})"
-    return status.texts

@@ -133,7 +133,7 @@ def _check_draft_model(target: Model, draft: Model) -> tuple[MatchKind, tuple[st
         warnings = (f"{match.n_differing} ids exist for one of the two models only", *warnings)
     ours = target.architecture.max_position_embeddings
     theirs = draft.architecture.max_position_embeddings
-    if theirs < ours:
+    if 0 < theirs < ours:  # 0 is "not stated"
         warnings = (
             f"the draft reads at most {theirs} positions, the target {ours}: longer requests go "
             "on without a draft",

@@ -31,6 +31,7 @@ def parse_object(documents: Documents, name: str, role: str) -> dict[str, Any]:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """`object_pairs_hook` for json.loads: a key that stands twice raises ValueError."""
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()

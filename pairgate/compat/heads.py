@@ -16,8 +16,9 @@ from typing import Any
 from pairgate.compat.architecture import text_config
 from pairgate.compat.weights import Tensor
 from pairgate.domain.pair import Architecture, Method
-from pairgate.errors import Refused
+from pairgate.errors import InvalidInput, Refused
 
+_LAYER_IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")
 _N_AUXILIARY_LAYERS = 3  # what EAGLE-3 concatenates when the config does not say
 
 
@@ -62,12 +63,16 @@ def check_mtp(config: Mapping[str, Any], names: frozenset[str]) -> None:
 
 def suggested_tokens(config: Mapping[str, Any]) -> int | None:
     """The draft length that a speculators checkpoint recommends."""
-    speculators = config.get("speculators_config")
-    for proposal in (speculators or {}).get("proposal_methods") or ():
-        n_tokens = proposal.get("speculative_tokens")
+    for proposal in _speculators(config).get("proposal_methods") or ():
+        n_tokens = proposal.get("speculative_tokens") if isinstance(proposal, dict) else None
         if type(n_tokens) is int:
             return n_tokens
     return None
+
+
+def _speculators(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    nested = config.get("speculators_config")
+    return nested if isinstance(nested, dict) else {}
 
 
 def _check_hidden_size(head: Head, target: Architecture) -> None:
@@ -89,24 +94,29 @@ def _check_hidden_size(head: Head, target: Architecture) -> None:
 
 
 def _auxiliary_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
-    nested = config.get("eagle_config") or config.get("dflash_config") or {}
-    for source in (config, nested):
-        for name in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids",
-                     "target_layer_ids"):  # fmt: skip
-            if source.get(name):
-                return tuple(source[name])
+    nested = (config.get(name) for name in ("eagle_config", "dflash_config"))
+    for source in (config, *(value for value in nested if isinstance(value, dict))):
+        for name in _LAYER_IDS:
+            layers = source.get(name)
+            if not layers:
+                continue
+            if not isinstance(layers, list) or not all(type(i) is int for i in layers):
+                raise InvalidInput(f"config.json of the draft: {name} is {layers!r:.80}")
+            return tuple(layers)
     return ()
 
 
 def _verifier(config: Mapping[str, Any]) -> str | None:
-    speculators = config.get("speculators_config") or {}
-    name = (speculators.get("verifier") or {}).get("name_or_path")
+    verifier = _speculators(config).get("verifier")
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
     return name if isinstance(name, str) else None
 
 
 def _check_vocabulary(head: Head, target: Architecture) -> None:
     """A reduced vocabulary needs `d2t`: one offset per draft id, to distinct target ids."""
     n_draft = head.config.get("draft_vocab_size") or target.vocab_size
+    if type(n_draft) is not int:
+        raise InvalidInput(f"config.json of the draft: draft_vocab_size is {n_draft!r:.80}")
     d2t, t2d = head.tensors.get("d2t"), head.tensors.get("t2d")
     if d2t is None:
         if n_draft != target.vocab_size:

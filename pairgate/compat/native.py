@@ -39,14 +39,14 @@ NATIVE_MODEL_TYPES = frozenset(
 )
 
 
-_SERVE = "it needs a serving engine (vllm)"
+_SERVE = "needs a serving engine (vllm)"
 
 
 def method_obstacle(method: Method) -> str | None:
     """Why the native engine cannot evaluate this method; None if it can."""
     if method in (Method.DRAFT_MODEL, Method.NONE):
         return None
-    return f"method {method}: {_SERVE}"
+    return f"method {method} {_SERVE}"
 
 
 def model_obstacle(
@@ -57,8 +57,8 @@ def model_obstacle(
     `config` is the text part of config.json. The engine proves itself on every load; this says
     early what it would say late.
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    scaling = rope.get("rope_type", rope.get("type"))
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    scaling = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else None
     reasons = {
         "it brings its own code": "custom-code" in flags,
         "its weights are pickled": "pickle" in flags,
@@ -72,4 +72,6 @@ def model_obstacle(
         ),
     }
     reason = next((text for text, applies in reasons.items() if applies), None)
-    return f"the native engine does not run the {role}: {reason}; {_SERVE}" if reason else None
+    return (
+        f"the native engine may not run the {role}: {reason}; it {_SERVE} then" if reason else None
+    )

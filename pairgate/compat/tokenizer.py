@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from pairgate.errors import InvalidInput, MissingExtra
 
 _ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 _SPACE_MARK = "\u2581"  # sentencepiece's visible space
 
 
@@ -68,7 +70,7 @@ def read_tokenizer(documents: Documents, *, role: str) -> Tokenizer | None:
 
 def _build(spec: Mapping[str, Any], config: Mapping[str, Any], template: str | None) -> Tokenizer:
     model = spec["model"]
-    to_bytes = _token_to_bytes(spec)
+    to_bytes = _TokenBytes(spec)
     tokens: dict[int, bytes] = {}
     for text, token_id in _vocabulary(model):
         if type(token_id) is not int or token_id < 0:
@@ -120,7 +122,7 @@ def _special_texts(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-class _token_to_bytes:
+class _TokenBytes:
     """How a token's text in the vocabulary becomes bytes of output, by the decoder's kind."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -139,8 +141,8 @@ class _token_to_bytes:
             table = _byte_level_alphabet()
             if all(char in table for char in text):
                 return bytes(table[char] for char in text)
-        elif self._byte_fallback and len(text) == 6 and text[:3] == "<0x" and text[5] == ">":
-            return bytes([int(text[3:5], 16)])
+        elif self._byte_fallback and (byte := _BYTE_TOKEN.match(text)):
+            return bytes.fromhex(byte[1])
         elif self._space_marks:
             text = text.replace(_SPACE_MARK, " ")
         return text.encode("utf-8", "surrogatepass")

@@ -36,4 +36,5 @@ def digest_of(value: Any) -> str:
 
 
 def is_digest(text: str) -> bool:
+    """Whether the text is `sha256:` and 64 lower-case hex digits."""
     return _DIGEST.match(text) is not None

@@ -63,7 +63,7 @@ OVERALL = Scope()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One named measurement. `gating_n` etc. live in the estimate; names stand in docs/measures.md."""
+    """One named measurement; the names stand in docs/measures.md."""
 
     name: str
     arm: Arm

@@ -247,6 +247,7 @@ class VersionRef:
 
 
 def check_line_name(name: str) -> str:
+    """The name itself; raises `InvalidInput` unless it is fit for files, URLs and commands."""
     require(
         _LINE_NAME.match(name),
         f"{name!r} is not a line name",

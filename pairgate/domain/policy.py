@@ -174,6 +174,9 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalSettings:
+    """How many people must approve. `distinct`: none of them is the promoter; `count_tags`: a tag
+    set in MLflow, which has no author, counts."""
+
     required: int = 0
     distinct: bool = True
     count_tags: bool = False

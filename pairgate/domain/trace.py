@@ -277,7 +277,7 @@ class TraceBatch:
         )
 
 
-_RAGGED = {name: "round_offsets" for name in ROUND_COLUMNS} | {
+_RAGGED = dict.fromkeys(ROUND_COLUMNS, "round_offsets") | {
     name: f"{name}_offsets" for name in TOKEN_COLUMNS
 }
 _DTYPES = ROUND_COLUMNS | TOKEN_COLUMNS

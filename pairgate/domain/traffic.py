@@ -20,7 +20,7 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.temperature <= 100.0, f"temperature {self.temperature} is not in 0..100")
+        require(0 <= self.temperature <= 100, f"temperature {self.temperature} is not in 0 to 100")
         require(0.0 < self.top_p <= 1.0, f"top_p {self.top_p} is not in (0, 1]")
         require(self.top_k >= 0, f"top_k {self.top_k} is negative")
         require(0.0 <= self.min_p <= 1.0, f"min_p {self.min_p} is not in [0, 1]")
@@ -54,7 +54,7 @@ class Request:
 
     def __post_init__(self) -> None:
         given = [x for x in (self.text, self.token_ids, self.messages) if x is not None]
-        require(len(given) == 1, f"request {self.id}: needs one of prompt text, token ids, messages")
+        require(len(given) == 1, f"request {self.id}: give one of text, token ids, messages")
         require(self.max_tokens >= 1, f"request {self.id}: max_tokens is {self.max_tokens}")
         require(self.domain, f"request {self.id}: the domain is empty")
 

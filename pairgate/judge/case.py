@@ -14,6 +14,8 @@ MIN_BLOCKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
+    """Everything that the rules look at: measurements, policy, and what is known of the setting."""
+
     measurements: Measurements
     policy: Policy
     same_target: bool | None

@@ -125,6 +125,7 @@ def interval(observed: Estimate, threshold: float) -> str:
 
 
 def number(threshold: float, observed: Estimate) -> str:
+    """A threshold with as many digits as the estimate beside it needs."""
     return f"{threshold:.{_digits(observed, threshold)}f}"
 
 
@@ -156,6 +157,7 @@ def answer(
     observed: Estimate | Missing | None,
     more: int | None = None,
 ) -> Check:
+    """The check that answers a question: its outcome, and a reason that begins with it."""
     return Check(
         rule=question.rule,
         scope=question.scope,

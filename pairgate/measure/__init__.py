@@ -37,11 +37,12 @@ from pairgate.measure.acceptance import acceptance_metrics
 from pairgate.measure.counts import counts_of, inconsistent_share, usable
 from pairgate.measure.fallback import fallback_metrics
 from pairgate.measure.incumbent import incumbent_metrics
+from pairgate.measure.looks import acceptance_stop, speed_alpha, speed_looks
 from pairgate.measure.shares import below_floor
 from pairgate.measure.speed import break_even_points, speed_metrics
 from pairgate.measure.totals import Sampling, request_totals
 
-__all__ = ["measure"]
+__all__ = ["acceptance_stop", "measure", "speed_looks"]
 
 R = TypeVar("R", AcceptanceRule, BimodalityRule)
 
@@ -77,7 +78,9 @@ def measure(
         metrics += incumbent_metrics(totals, usable(recorded.incumbent), sampling)
     mixture, share = below_floor(totals, _rule(policy.rules, BimodalityRule).floor, sampling)
     metrics.append(share)
-    metrics += speed_metrics(speed, metrics, sampling)
+    metrics += speed_metrics(
+        speed, metrics, sampling, ratio_alpha=speed_alpha(level, policy.replay)
+    )
     break_even = break_even_points(metrics)
     metrics += fallback_metrics(acceptance, totals, policy.fallback, break_even, sampling)
     return Measurements(

@@ -119,9 +119,7 @@ def request_mean(
     Requests without a denominator have no ratio and are left out. The order is shuffled, because
     betting assumes that no one sorted the observations.
     """
-    rows = np.flatnonzero(mask & (values.denominator > 0))
-    if sampling.shuffle:
-        rows = sampling.rng.permutation(rows)
+    rows = sampling.ordered(np.flatnonzero(mask & (values.denominator > 0)))
     if totals.has_sessions:
         rows = rows[np.sort(np.unique(totals.cluster[rows], return_index=True)[1])]
     if len(rows) == 0:

@@ -34,10 +34,8 @@ def non_inferiority(
         candidate.request_id, production.request_id, return_indices=True
     )
     both = (candidate.tested[mine] > 0) & (production.tested[theirs] > 0)
-    mine, theirs = mine[both], theirs[both]
-    if sampling.shuffle:
-        order = sampling.rng.permutation(len(mine))
-        mine, theirs = mine[order], theirs[order]
+    order = sampling.rng.permutation(int(both.sum()))
+    mine, theirs = mine[both][order], theirs[both][order]
     if len(mine) == 0:
         value = Missing(reason="the incumbent was replayed on none of these requests")
         return Metric(name="non_inferiority", arm=Arm.SPEC, scope=OVERALL, value=value)

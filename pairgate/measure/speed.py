@@ -34,9 +34,16 @@ class Blocks:
 
 
 def speed_metrics(
-    speed: Sequence[TraceBatch], acceptance: Sequence[Metric], sampling: Sampling
+    speed: Sequence[TraceBatch],
+    acceptance: Sequence[Metric],
+    sampling: Sampling,
+    *,
+    ratio_alpha: float,
 ) -> Iterator[Metric]:
-    """Everything per concurrency; `acceptance` are the metrics so far, for the measured τ."""
+    """Everything per concurrency; `acceptance` are the metrics so far, for the measured τ.
+
+    Ratios of the arms are bounded at `ratio_alpha`: they were looked at on the way.
+    """
     tau = next(
         (
             m.value
@@ -47,11 +54,16 @@ def speed_metrics(
     )
     for concurrency in sorted({b.concurrency for b in speed}):
         blocks = _paired(concurrency, speed)
-        yield from _ratios(blocks, tau, sampling)
+        yield from _ratios(blocks, tau, ratio_alpha)
         for arm in (Arm.SPEC, Arm.TARGET):
             yield from _arm_metrics(blocks.scope, arm, _of(speed, arm, concurrency), sampling)
         yield _plain_share(_of(speed, Arm.SPEC, concurrency), blocks.scope, sampling)
     yield _plain_share([b for b in speed if b.arm is Arm.SPEC], OVERALL, sampling)
+
+
+def speedup(concurrency: int, speed: Sequence[TraceBatch], *, alpha: float) -> Estimate | Missing:
+    """Output tokens per second with / without draft at one concurrency."""
+    return _ratio(_paired(concurrency, speed), _tokens_per_s, alpha=alpha)
 
 
 def break_even_points(metrics: Sequence[Metric]) -> tuple[tuple[int, float], ...]:
@@ -83,11 +95,9 @@ def _paired(concurrency: int, speed: Sequence[TraceBatch]) -> Blocks:
     )
 
 
-def _ratios(blocks: Blocks, tau: Estimate | Missing, sampling: Sampling) -> Iterator[Metric]:
+def _ratios(blocks: Blocks, tau: Estimate | Missing, alpha: float) -> Iterator[Metric]:
     def ratio(name: str, of: Callable[[TraceBatch], float]) -> Metric:
-        with_draft = np.array([of(b) for b in blocks.with_draft])
-        without_draft = np.array([of(b) for b in blocks.without_draft])
-        value = block_ratio(with_draft, without_draft, alpha=sampling.alpha)
+        value = _ratio(blocks, of, alpha=alpha)
         return Metric(name=name, arm=Arm.SPEC, scope=blocks.scope, value=value)
 
     yield ratio("speedup", _tokens_per_s)
@@ -101,6 +111,14 @@ def _ratios(blocks: Blocks, tau: Estimate | Missing, sampling: Sampling) -> Iter
         scope=blocks.scope,
         value=_predicted(tau, cost.value),
     )
+
+
+def _ratio(
+    blocks: Blocks, of: Callable[[TraceBatch], float], *, alpha: float
+) -> Estimate | Missing:
+    with_draft = np.array([of(b) for b in blocks.with_draft])
+    without_draft = np.array([of(b) for b in blocks.without_draft])
+    return block_ratio(with_draft, without_draft, alpha=alpha)
 
 
 def _predicted(tau: Estimate | Missing, cost: Estimate | Missing) -> Estimate | Missing:

@@ -12,14 +12,25 @@ from pairgate.domain.trace import RoundState, TraceBatch
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_STORED_BLOCK = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampling:
-    """The level of each bound, the generator, and whether the order of requests may be shuffled."""
+    """The level of each bound, the generator, and whether all requests may be shuffled.
+
+    A run that was looked at on the way has to keep its order of submission, which was random; the
+    rows of one stored block (64 requests) are sorted by the slice and are shuffled either way.
+    """
 
     alpha: float
     rng: np.random.Generator
     shuffle: bool = True
+
+    def ordered(self, rows: Ints) -> Ints:
+        """`rows` [n] in the order in which they are looked at."""
+        block = np.zeros(len(rows)) if self.shuffle else np.arange(len(rows)) // _STORED_BLOCK
+        return rows[np.lexsort((self.rng.random(len(rows)), block))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -90,6 +90,7 @@ def started(
     sink: TraceSink,
     progress: Progress | None,
 ) -> Run:
+    """Start the engine with the limits that the plan, or else the slice, implies."""
     longest = pair.pair.target.architecture.max_position_embeddings
     limits = EngineLimits(
         max_model_len=plan.max_model_len or longest,

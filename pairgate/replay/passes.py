@@ -92,6 +92,7 @@ def _acting(plan: ReplayPlan) -> FallbackSettings | None:
 
 
 def fallback_note(plan: ReplayPlan) -> tuple[str, ...]:
+    """A warning when the plan's fallback could not act in the speed pass, else nothing."""
     if _acting(plan) is not None:
         return ()
     return (

@@ -44,6 +44,7 @@ def headline(inputs: ReviewInput) -> str:
 
 
 def headline_of(version: str, outcome: Outcome) -> str:
+    """The report's first line: the version and its outcome in words."""
     return f"{version} {_HEADLINES[outcome]}"
 
 
@@ -55,6 +56,7 @@ def reason(check: Check) -> str:
 
 
 def verdict_section(inputs: ReviewInput, draw: bool) -> Section:
+    """The verdict: recommendation, warnings, the table of checks, the next command."""
     verdict, evaluation = inputs.verdict, inputs.evaluation
     blocks: list[Block] = []
     if verdict.recommendation:
@@ -85,6 +87,7 @@ def rule_name(check: Check) -> str:
 
 
 def comparison_section(inputs: ReviewInput, draw: bool) -> Section:
+    """The candidate beside the pair in production and beside its own target."""
     found = inputs.evaluation.measurements
     incumbent = inputs.evaluation.binding.incumbent_digest
     blocks: list[Block] = []

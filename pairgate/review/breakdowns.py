@@ -80,7 +80,7 @@ def worst_section(inputs: ReviewInput, draw: bool) -> Section:
         blocks.append(Paragraph(text=text))
     else:
         shown = tuple(
-            (clipped(str(i), 40), clipped(texts.get(str(i), "not kept"), 400))
+            (clipped(str(i), 24), clipped(texts.get(str(i), "not kept"), 400))
             for i in worst.request_id
         )
         blocks.append(Table(headers=("request", "prompt"), rows=shown, prose=True))

@@ -8,36 +8,25 @@ up by a digest tag before it is made, so that delivering twice changes nothing.
 from __future__ import annotations
 
 import json
-import logging
-import os
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pairgate.domain.evidence import Evaluation
 from pairgate.domain.pair import Pair, PairVersion
 from pairgate.domain.policy import Policy
 from pairgate.domain.release import Head
 from pairgate.domain.verdict import Outcome, Verdict
-from pairgate.errors import MissingExtra, Unavailable
 from pairgate.review import mlflow_records as records
 from pairgate.review.ci import junit_xml, verdict_document
+from pairgate.review.mlflow_client import connected, existing_is_fine
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _BATCH = 90  # MLflow takes at most 100 params or tags and 1,000 metrics in one call
 ALIASES = ("production", "previous", "candidate")
-# Two quick retries instead of MLflow's minutes: the outbox comes back by itself.
-_ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +79,7 @@ class MlflowTracker:
         Returns the run's address. Raises `Unavailable` when MLflow cannot be reached and
         `MissingExtra` when it is not installed.
         """
-        with _connected(self.tracking_uri) as client:
+        with connected(self.tracking_uri) as client:
             experiment = self._experiment(client, evaluation.line)
             run_id = _find_run(client, experiment, evaluation.digest)
             if run_id is None:
@@ -118,7 +107,7 @@ class MlflowTracker:
         The head of the history is kept as a tag, so that a truncated history shows."""
         wanted = {"production": head.production, "previous": head.previous, "candidate": candidate}
         by_number = {v.number: v for v in versions}
-        with _connected(self.tracking_uri) as client:
+        with connected(self.tracking_uri) as client:
             experiment = self._experiment(client, head.line)
             _ensure_model(client, head.line)
             found = _aliases(client, head.line)
@@ -140,7 +129,7 @@ class MlflowTracker:
         the digests of the line's evaluations. Changes nothing."""
         by_number = {v.number: v for v in versions}
         found: list[Drift] = []
-        with _connected(self.tracking_uri) as client:
+        with connected(self.tracking_uri) as client:
             aliases = _aliases(client, head.line)
             for alias, number in (("production", head.production), ("previous", head.previous)):
                 version = by_number[number] if number is not None else None
@@ -160,7 +149,7 @@ class MlflowTracker:
         if found is None:
             root = self.artifact_root
             location = None if root is None else f"{root}/{line}"
-            with _existing_is_fine():
+            with existing_is_fine():
                 client.create_experiment(name, artifact_location=location)
             found = client.get_experiment_by_name(name)
         if found.lifecycle_stage == "deleted":  # in MLflow's waste basket, and needed again
@@ -174,64 +163,8 @@ class MlflowTracker:
 
 
 def experiment_name(line: str) -> str:
+    """Name of the MLflow experiment of a line."""
     return f"pairgate/{line}"
-
-
-@contextmanager
-def _connected(tracking_uri: str) -> Iterator[MlflowClient]:
-    """A client; inside, this URI is also MLflow's global one, because its model registry asks the
-    global client for logged models. All of it is put back afterwards."""
-    kept = {name: os.environ.get(name) for name in (*_ENVIRONMENT, "MLFLOW_TRACKING_URI")}
-    os.environ.update(_ENVIRONMENT)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            mlflow = _import_mlflow()
-            before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
-            mlflow.set_tracking_uri(tracking_uri)
-            try:
-                yield mlflow.MlflowClient()
-            except mlflow.exceptions.MlflowException as error:
-                raise _unavailable(tracking_uri, error) from error
-            finally:
-                mlflow.set_tracking_uri(before)
-    finally:
-        for name, value in kept.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _import_mlflow() -> Any:
-    try:
-        import mlflow
-    except ImportError:
-        raise MissingExtra("mlflow", "mlflow") from None
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return mlflow
-
-
-def _unavailable(tracking_uri: str, error: Exception) -> Unavailable:
-    lines = str(error).strip().splitlines()
-    return Unavailable(
-        f"MLflow at {tracking_uri} did not take the record: {lines[0] if lines else error!r}",
-        hint="nothing else depends on it; repair later with `pairgate mlflow sync --all`, or turn "
-        "it off with PAIRGATE_MLFLOW=off",
-    )
-
-
-@contextmanager
-def _existing_is_fine() -> Iterator[None]:
-    """Someone else may make the same thing between our look and our call."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
 
 
 def _find_run(client: MlflowClient, experiment: str, digest: str) -> str | None:
@@ -290,7 +223,7 @@ def _log_artifacts(
 
 
 def _ensure_model(client: MlflowClient, line: str) -> None:
-    with _existing_is_fine():
+    with existing_is_fine():
         client.create_registered_model(
             line, description=f"Release line {line}; its pairs are kept and gated by pairgate."
         )

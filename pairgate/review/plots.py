@@ -22,7 +22,6 @@ from pairgate.review.acceptance import Histogram
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NAMES_IN = 1.45  # room for 22 characters left of the axis
 WIDTH_IN = 4.8  # at 100 dots per inch: the review frame leaves about 500 pixels
 _INK, _PAPER, _SECOND = "#1f3a5f", "#b9cde5", "#c4622d"
 _MARKERS = ("o", "s", "^", "D")
@@ -136,9 +135,11 @@ def series_svg(
         ax.set_xlabel(x_label)
         ax.set_ylabel(y_label)
         if len(series) > 1:
-            ax.legend(**_ABOVE)
+            ax.legend(**{**_ABOVE, "ncols": 2})
 
-    return _svg(key, 2.4, draw)
+    # The legend stands above, two names in a row.
+    top_in = 0.28 if len(series) <= 2 else 0.46
+    return _svg(key, 2.12 + top_in, draw, top_in=top_in)
 
 
 def forest_svg(
@@ -158,7 +159,8 @@ def forest_svg(
         ax.set_xlim(0, 1)
         ax.set_xlabel("token acceptance")
 
-    return _svg(key, 0.55 + 0.24 * len(values), draw, left_in=_NAMES_IN, top_in=0.06)
+    height = 0.55 + 0.24 * len(values)
+    return _svg(key, height, draw, left_in=_names_in(places), top_in=0.06)
 
 
 def stacked_svg(
@@ -191,7 +193,8 @@ def stacked_svg(
         ax.set_xlabel(x_label)
         ax.legend(**_ABOVE)
 
-    return _svg(key, 0.95 + 0.26 * len(bars), draw, left_in=_NAMES_IN, top_in=0.46)
+    height = 0.95 + 0.26 * len(bars)
+    return _svg(key, height, draw, left_in=_names_in([b.name for b in bars]), top_in=0.46)
 
 
 def _points(
@@ -247,6 +250,11 @@ def _svg(
     # The size comes from the page, so that the drawing shrinks with a narrow frame.
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1).strip()
+
+
+def _names_in(names: Sequence[str]) -> float:
+    """Inches that the names left of the axis take, at most those of 22 characters."""
+    return 0.25 + 0.064 * max(len(_plain(name)) for name in names)
 
 
 def _plain(name: str) -> str:

@@ -43,6 +43,8 @@ class ReviewInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraph:
+    """Running text."""
+
     kind: ClassVar[str] = "paragraph"
     text: str
     tone: str = ""  # "warning" or empty
@@ -75,6 +77,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
+    """A command line to select and copy."""
+
     kind: ClassVar[str] = "command"
     text: str
 

@@ -24,6 +24,7 @@ def share(x: float) -> str:
 
 
 def percent(x: float) -> str:
+    """A share in percent, one decimal."""
     return f"{100 * x:.1f} %"
 
 

@@ -196,7 +196,6 @@ class FallbackState:
             del outcomes[:surplus]
         if falls(self._successes, len(outcomes), self._settings):
             self.fallen = True
-            self._plain = 0
         return self.fallen
 
     def decoded_plainly(self, n_tokens: int) -> bool:
@@ -205,6 +204,7 @@ class FallbackState:
         if not self._settings.reprobe or self._plain < self._gap:
             return False
         self._gap *= 2
+        self._plain = 0
         self._outcomes, self._successes = [], 0
         self.fallen = False
         self.n_returns += 1

@@ -266,4 +266,6 @@ def _valley(fit: Fit) -> float:
     density = (fit.weight[0][:, None] * _beta_on_grid(fit.a[0], fit.b[0])).sum(axis=0)
     left = np.maximum.accumulate(density)
     right = np.maximum.accumulate(density[::-1])[::-1]
-    return float((density / np.minimum(left, right)).min())
+    lower = np.minimum(left, right)
+    inside = lower > 0.0  # beyond the outermost modes the density underflows
+    return float((density[inside] / lower[inside]).min())

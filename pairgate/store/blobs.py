@@ -207,7 +207,9 @@ class LocalBlobStore:
 
     def _same_as_stored(self, source: BinaryIO, size: int, on_bytes: OnBytes | None) -> str | None:
         """The digest of a stored blob that equals the source byte by byte and is undamaged."""
-        for entry in os.scandir(self._blobs):
+        with os.scandir(self._blobs) as listing:
+            entries = list(listing)
+        for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.stat().st_size != size:
                     continue

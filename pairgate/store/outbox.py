@@ -15,7 +15,7 @@ from pairgate.domain.records import OutboxMessage
 from pairgate.errors import Unavailable
 from pairgate.store import schema as s
 from pairgate.store.sqlbase import SqlBase
-from pairgate.store.sqlengine import is_sqlite
+from pairgate.store.sqlengine import is_sqlite, translated
 
 _DELIVERY_LOCK = 0x7061_6972_6F75_7462
 
@@ -75,7 +75,7 @@ class Outbox(SqlBase):
     @contextmanager
     def _advisory_lock(self, wait_s: float) -> Iterator[None]:
         key = {"key": _DELIVERY_LOCK}
-        with self.engine.connect() as plain:
+        with translated(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(isolation_level="AUTOCOMMIT")
             ask = text("SELECT pg_try_advisory_lock(:key)")
             _wait_for(lambda: bool(connection.scalar(ask, key)), wait_s)

@@ -54,6 +54,7 @@ def make_engine(url: str) -> Engine:
 
 
 def is_sqlite(engine: Engine) -> bool:
+    """Whether the engine speaks to SQLite."""
     return engine.dialect.name == "sqlite"
 
 

@@ -175,6 +175,7 @@ class Evidence(SqlBase):
 def read_evaluations(
     connection: Connection, line: str, version: int | None = None
 ) -> list[EvidenceRow]:
+    """The evidence of a line, or of one of its versions, oldest first."""
     c = s.evaluation.c
     query = select(*_EVIDENCE_COLUMNS).where(c.line == line).order_by(c.created_at, c.digest)
     if version is not None:

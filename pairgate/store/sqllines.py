@@ -55,6 +55,7 @@ class Lines(SqlBase):
 
 
 def read_head(connection: Connection, line: str) -> Head:
+    """The stored head; raises `NotFound` naming the lines that exist."""
     row = _line_row(connection, line)
     if row is None:
         known = connection.scalars(select(s.line.c.name).order_by(s.line.c.name).limit(20)).all()
@@ -85,6 +86,7 @@ def read_head(connection: Connection, line: str) -> Head:
 def read_decisions(
     connection: Connection, line: str, since: str | None = None, until: str | None = None
 ) -> list[Decision]:
+    """The log of a line in order; `since` and `until` are inclusive ISO 8601 times."""
     query = select(s.decision).where(s.decision.c.line == line).order_by(s.decision.c.sequence)
     if since is not None:
         query = query.where(s.decision.c.at >= since)
@@ -103,6 +105,7 @@ def append_decision(connection: Connection, head: Head, sealed: Decision) -> Hea
 
 
 def enqueue(connection: Connection, line: str, kind: str, payload: dict[str, Any], at: str) -> None:
+    """Leave a delivery for the outbox, in the caller's transaction."""
     text = json.dumps(payload, sort_keys=True, ensure_ascii=False)
     connection.execute(insert(s.outbox).values(line=line, kind=kind, payload=text, created_at=at))
 

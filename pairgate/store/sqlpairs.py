@@ -204,6 +204,7 @@ class Pairs(SqlBase):
 
 
 def ensure_pair(connection: Connection, pair: Pair, provenance_json: str, at: str) -> str:
+    """Insert the pair unless it is there; returns its digest."""
     digest = pair.digest
     known = select(s.pair.c.digest).where(s.pair.c.digest == digest)
     if connection.scalar(known) is None:
@@ -222,6 +223,7 @@ def ensure_pair(connection: Connection, pair: Pair, provenance_json: str, at: st
 
 
 def read_pair(connection: Connection, digest: str) -> Pair:
+    """The pair of this digest; raises `NotFound`."""
     text = connection.scalar(select(s.pair.c.document).where(s.pair.c.digest == digest))
     if text is None:
         raise NotFound(f"there is no pair {digest}")
@@ -260,6 +262,7 @@ def ensure_version(
 
 
 def read_version(connection: Connection, ref: VersionRef) -> PairVersion:
+    """The version that a person named; raises `NotFound`, `InvalidInput` for a bad digest."""
     head = read_head(connection, ref.line)
     c = s.version.c
     if ref.selector.startswith("sha256:"):
@@ -285,17 +288,20 @@ def read_version(connection: Connection, ref: VersionRef) -> PairVersion:
 
 
 def read_versions(connection: Connection, line: str) -> list[PairVersion]:
+    """The versions of a line by number."""
     query = select(s.version).where(s.version.c.line == line).order_by(s.version.c.number)
     return [_version(row) for row in connection.execute(query).mappings()]
 
 
 def read_profiles(connection: Connection, line: str) -> list[ServingProfile]:
+    """Every stored profile of a line, by name and number."""
     c = s.profile.c
     query = select(c.document).where(c.line == line).order_by(c.name, c.number)
     return [load_json(ServingProfile, document) for document in connection.scalars(query)]
 
 
 def read_policy_document(connection: Connection, digest: str) -> str:
+    """The canonical text of a policy; raises `NotFound`."""
     document = connection.scalar(select(s.policy.c.document).where(s.policy.c.digest == digest))
     if document is None:
         raise NotFound(f"there is no policy {digest}")

@@ -43,9 +43,7 @@ def reflink(source: BinaryIO, staged: BinaryIO) -> bool:
     return True
 
 
-def copy_and_hash(
-    source: BinaryIO, staged: BinaryIO, size: int, on_bytes: OnBytes | None
-) -> str:
+def copy_and_hash(source: BinaryIO, staged: BinaryIO, size: int, on_bytes: OnBytes | None) -> str:
     """One pass: each chunk is hashed from the same memory that is written.
 
     Stops after the first chunk beyond `size`: a source that grows must not fill the disk.

@@ -185,8 +185,15 @@ def _sampling(values: dict[str, Any]) -> Sampling:
         top_p=_number(values, "top_p", 1.0),
         top_k=0 if top_k == -1 else top_k,  # serving engines write "off" as -1
         min_p=_number(values, "min_p", 0.0),
-        seed=_integer(values, "seed"),
+        seed=_seed(values),
     )
+
+
+def _seed(values: dict[str, Any]) -> int | None:
+    seed = _integer(values, "seed")
+    if seed is not None and not -(1 << 63) <= seed < 1 << 63:
+        raise BadRecord(Reason.OUT_OF_RANGE, f"seed {seed} does not fit 64 bits")
+    return seed
 
 
 def _number(values: dict[str, Any], name: str, default: float) -> float:
@@ -195,9 +202,13 @@ def _number(values: dict[str, Any], name: str, default: float) -> float:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRecord(Reason.WRONG_TYPE, f"{name} is a {json_type(value)}")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError as error:  # an integer of hundreds of digits
+        raise BadRecord(Reason.OUT_OF_RANGE, f"{name} is beyond any float") from error
+    if not math.isfinite(number):
         raise BadRecord(Reason.NOT_FINITE, f"{name} is {value}")
-    return float(value)
+    return number
 
 
 def _integer(values: dict[str, Any], name: str) -> int | None:

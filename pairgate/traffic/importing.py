@@ -154,20 +154,24 @@ def _usable(
         tally.leave_out(Reason.DUPLICATE_PROMPT, place, id)
         return None
     time = None if candidate.arrival_s is not None else epoch_s(candidate.timestamp)
-    for note in _notes(candidate, time):
+    for note in _notes(candidate, request, time, options):
         tally.note(note, place, f"{id} {candidate.timestamp or ''}".strip())
     ordinal = sum(tally.usable.values())
     tally.usable[request.domain] += 1
     return Found(ordinal=ordinal, place=place, request=request, epoch_s=time)
 
 
-def _notes(candidate: Candidate, time: float | None) -> Iterator[Note]:
+def _notes(
+    candidate: Candidate, request: Request, time: float | None, options: ReadOptions
+) -> Iterator[Note]:
     yield from candidate.notes
     if candidate.timestamp is not None and candidate.arrival_s is None and time is None:
         yield Note.BAD_TIMESTAMP
     elif candidate.arrival_s is None and time is None:
         yield Note.NO_TIMESTAMP
-    if candidate.max_tokens is None and not states_max_tokens(candidate.body):
+    # Another number than the default was stated: no need to read the body again.
+    perhaps = candidate.max_tokens is None and request.max_tokens == options.default_max_tokens
+    if perhaps and not states_max_tokens(candidate.body):
         yield Note.DEFAULT_MAX_TOKENS
 
 

@@ -92,6 +92,7 @@ def prompt_words(request: Request) -> list[str]:
 
 
 def words(text: str) -> list[str]:
+    """The words of a text in lower case."""
     return _WORD.findall(text.lower())
 
 

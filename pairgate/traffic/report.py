@@ -71,6 +71,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
+    """One record that was left out or noticed, and where it stands."""
+
     place: str
     detail: str
 
@@ -87,6 +89,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
+    """How often something was noticed in records that were kept."""
+
     note: str
     n: int
     examples: tuple[Example, ...] = ()

@@ -12,7 +12,7 @@ mapped      any columns, named by --map
 from __future__ import annotations
 
 import itertools
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -258,4 +258,4 @@ def _seconds(value: Any) -> float | None:
     """An arrival that is already relative: finite and not negative, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 <= value < math.inf else None
+    return float(value) if 0 <= value <= sys.float_info.max else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import Any
 
 # An epoch beyond this is in the next smaller unit: 1e11 s is the year 5138, 1e11 ms is 1973.
 _SECONDS_LIMIT = 1e11
+_LARGEST = 1e20  # the same in nanoseconds
 
 
 def epoch_s(value: Any) -> float | None:
@@ -19,7 +19,7 @@ def epoch_s(value: Any) -> float | None:
             value = float(value)
         except ValueError:
             return _iso_s(value)
-    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
         return None
     seconds = float(value)
     while seconds >= _SECONDS_LIMIT:

@@ -99,7 +99,9 @@ def by_hand(
         index = torch.full((k + 1,), r)
         p = law(target[t : t + k + 1], rows, index)
         if draft is None:
-            q = torch.nn.functional.one_hot(torch.tensor(tokens[d : d + k]), p.shape[1]).float()
+            q = torch.nn.functional.one_hot(
+                torch.tensor(tokens[d : d + k], dtype=torch.int64), p.shape[1]
+            ).float()
         else:
             q = law(draft[d : d + k], rows, index[:k])
         a = 0

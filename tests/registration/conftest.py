@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pairgate.app.workspace import Workspace, now
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from pairgate.app.workspace import Workspace, now
 
 TEXTS = ["the draft proposes and the target decides"] * 4 + ["def f(x): return x + 1"] * 4
 MakeModel = Callable[..., Path]

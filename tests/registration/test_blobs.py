@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from pairgate.errors import IntegrityError, InvalidInput, Unavailable
 from pairgate.store import blobs as blobs_module
 from pairgate.store.blobs import LocalBlobStore
@@ -101,9 +102,7 @@ def test_the_source_may_change_afterwards(store: LocalBlobStore, tmp_path: Path)
     store.verify(digest)
 
 
-def test_a_source_that_changes_meanwhile_is_refused(
-    store: LocalBlobStore, tmp_path: Path
-) -> None:
+def test_a_source_that_changes_meanwhile_is_refused(store: LocalBlobStore, tmp_path: Path) -> None:
     source = write(tmp_path / "f", os.urandom(3 * CHUNK_BYTES))
 
     def grow(n_bytes: int) -> None:  # for ever, if nothing stopped it
@@ -136,7 +135,8 @@ def test_a_full_disk_leaves_no_half_blob(tmp_path: Path) -> None:
         from pairgate.store.blobs import LocalBlobStore
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
         try:
-            LocalBlobStore(Path({str(tmp_path / "store")!r})).add_file(Path({str(tmp_path / "f")!r}))
+            store = LocalBlobStore(Path({str(tmp_path / "store")!r}))
+            store.add_file(Path({str(tmp_path / "f")!r}))
         except Unavailable as error:
             print(error.message)
     """

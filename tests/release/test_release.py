@@ -475,9 +475,9 @@ def test_setting_the_same_again_writes_nothing(ws: Workspace) -> None:
 @pytest.mark.parametrize(
     "move",
     [
-        lambda ws: release.rollback(released, LINE, actor=ALICE),
-        lambda ws: release.disable(released, LINE, "slow", actor=ALICE),
-        lambda ws: release.pin(released, ref("code@1"), actor=ALICE),
+        lambda ws: release.rollback(ws, LINE, actor=ALICE),
+        lambda ws: release.disable(ws, LINE, "slow", actor=ALICE),
+        lambda ws: release.pin(ws, ref("code@1"), actor=ALICE),
     ],
 )
 def test_the_stored_head_is_the_fold(

@@ -18,7 +18,8 @@ from pairgate.domain.policy import Policy
 from pairgate.domain.release import Head
 from pairgate.domain.verdict import Outcome, Verdict
 from pairgate.errors import Unavailable
-from pairgate.review.mlflow_mirror import MlflowTracker, _connected
+from pairgate.review.mlflow_client import connected
+from pairgate.review.mlflow_mirror import MlflowTracker
 
 pytest.importorskip("mlflow", reason="the extra [mlflow] has it")
 
@@ -60,7 +61,7 @@ def address(
 
 def contents(tracker: MlflowTracker) -> dict[str, Any]:
     """Everything the store holds of the line, without times."""
-    with _connected(tracker.tracking_uri) as client:
+    with connected(tracker.tracking_uri) as client:
         experiment = client.get_experiment_by_name(f"pairgate/{LINE}")
         runs = client.search_runs([experiment.experiment_id])
         return {
@@ -107,13 +108,13 @@ def test_a_run_has_params_metrics_tags_and_artifacts(
 
 
 def test_the_stored_verdict_is_the_verdict(tracker: MlflowTracker, address: str) -> None:
-    with _connected(tracker.tracking_uri) as client:
+    with connected(tracker.tracking_uri) as client:
         path = client.download_artifacts(address.removeprefix("runs:/"), "verdict.json")
         assert json.loads(Path(path).read_text())["outcome"] == "FAIL"
 
 
 def test_headline_metrics_stand_beside_the_model(tracker: MlflowTracker, address: str) -> None:
-    with _connected(tracker.tracking_uri) as client:
+    with connected(tracker.tracking_uri) as client:
         experiment = client.get_experiment_by_name(f"pairgate/{LINE}")
         (model,) = client.search_logged_models([experiment.experiment_id])
         assert {m.key for m in model.metrics} >= {
@@ -162,7 +163,7 @@ def test_drift_names_what_people_changed(
     head = Head(line=LINE, revision=4, production=2, previous=1)
     tracker.set_head(head, VERSIONS)
     assert tracker.drift(head, VERSIONS, [evaluation.digest]) == ()
-    with _connected(tracker.tracking_uri) as client:
+    with connected(tracker.tracking_uri) as client:
         client.set_registered_model_alias(LINE, "production", "2")
         client.delete_registered_model_alias(LINE, "previous")
     found = tracker.drift(head, VERSIONS, [evaluation.digest, "sha256:" + "0" * 64])
@@ -179,7 +180,7 @@ def test_drift_names_what_people_changed(
 def test_a_deleted_version_is_drift_and_comes_back(tracker: MlflowTracker, address: str) -> None:
     head = Head(line=LINE, revision=4, production=2, previous=1)
     tracker.set_head(head, VERSIONS)
-    with _connected(tracker.tracking_uri) as client:
+    with connected(tracker.tracking_uri) as client:
         client.delete_model_version(LINE, "2")
     what = [d.what for d in tracker.drift(head, VERSIONS, [])]
     assert what == ["model version of code-assistant@1"]
@@ -209,6 +210,13 @@ def test_it_is_quiet(
         tracker.set_head(Head(line="quiet-line"), ())
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
+
+
+def test_a_store_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    tracker = MlflowTracker(tracking_uri=f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}")
+    with pytest.raises(Unavailable, match="did not take the record"):
+        tracker.set_head(Head(line=LINE), ())
 
 
 def test_a_dead_server_is_unavailable_soon(

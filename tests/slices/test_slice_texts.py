@@ -29,7 +29,7 @@ EXTRAS = st.fixed_dictionaries(
         "temperature": st.floats(0, 2),
         "top_p": st.floats(0.01, 1),
         "top_k": st.integers(-1, 50),
-        "seed": st.integers(),
+        "seed": st.integers(-(2**63), 2**63 - 1),
         "max_tokens": st.integers(1, 4096),
         "stop": TEXT | st.lists(TEXT, max_size=3),
         "logit_bias": st.dictionaries(st.text("0123456789", min_size=1), st.floats(-9, 9)),

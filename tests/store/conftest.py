@@ -13,25 +13,33 @@ from pairgate.store.sqlengine import make_engine
 from pairgate.store.sqlschema import upgrade
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of this test's own: a file, or one that is dropped again."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'registry.db'}"
-        return
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'registry.db'}"
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A database of this test's own, dropped again."""
     server = make_engine(os.environ["PAIRGATE_TEST_POSTGRES_URL"]).url
     name = f"pairgate_{secrets.token_hex(6)}"
     admin = create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
-    own = server.set(database=name)
-    engine = make_engine(own.render_as_string(hide_password=False))
+    own = server.set(database=name).render_as_string(hide_password=False)
+    engine = make_engine(own)
     upgrade(engine)
     engine.dispose()
-    yield own.render_as_string(hide_password=False)
+    yield own
     with admin.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest) -> str:
+    """Each database that the registry runs on."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ LINES: tuple[tuple[bytes, str | None], ...] = (
     (b'{"id": "odd-time", "prompt": "d", "ts": "yesterday"}', None),
     (b'{"id": "negative", "prompt": "e", "ts": -5}', None),
     (b'{"prompt": "f", "max_tokens": 7}', None),
+    (b'{"id": "far", "prompt": "far", "ts": 1' + b"0" * 400 + b"}", None),
+    (b'{"id": "later", "prompt": "later", "arrival_s": 1' + b"0" * 400 + b"}", None),
     (b'{"id": "astral", "prompt": "\\ud83d\\ude00 g"}', None),
     (b'{"id": "cut", "prompt": "g', "truncated JSON"),
     (b'{"id": "cut", "prompt": "g"', "truncated JSON"),
@@ -54,6 +56,8 @@ LINES: tuple[tuple[bytes, str | None], ...] = (
     (b'{"prompt": "a", "top_p": 1.5}', "value out of range"),
     (b'{"prompt": "a", "max_tokens": 0}', "value out of range"),
     (b'{"prompt": "a", "seed": ' + b"1" * 5000 + b"}", "value out of range"),
+    (b'{"prompt": "a", "seed": 9223372036854775808}', "value out of range"),
+    (b'{"prompt": "a", "temperature": 1' + b"0" * 400 + b"}", "value out of range"),
     (b'{"text": "a"}', "no prompt"),
     (b"{}", "no prompt"),
     (b'{"prompt": ""}', "no prompt"),
@@ -88,7 +92,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(*sources: Path, **options: object) -> tuple[tuple[Request, ...], ImportReport]:
     tally = Tally()
     found = list(read_logs(map(str, sources), ReadOptions(**options), tally))  # type: ignore[arg-type]
-    return settle(found), tally.report((u for f in found for u in f.request.unsupported), len(found))
+    return settle(found), tally.report(
+        (u for f in found for u in f.request.unsupported), len(found)
+    )
 
 
 def test_every_bad_record_is_counted_by_reason(log: Path) -> None:
@@ -121,14 +127,16 @@ def test_times_of_all_kinds_become_arrivals(log: Path) -> None:
         "odd-time": None,
         "negative": None,
         "log.jsonl:6": None,
+        "far": None,
+        "later": None,
         "astral": None,
     }
     noticed = {n.note: n.n for n in report.noticed}
     assert noticed == {
         "timestamp earlier than the one before": 1,
-        "unreadable or negative timestamp, kept without one": 2,
+        "unreadable or negative timestamp, kept without one": 4,
         "no timestamp": 2,
-        "no max_tokens, the default was taken": 6,
+        "no max_tokens, the default was taken": 8,
     }
 
 

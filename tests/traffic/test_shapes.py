@@ -199,9 +199,7 @@ def test_a_broken_array_keeps_what_came_before(tmp_path: Path, tail: str, reason
     assert report.n_read == report.n_kept + 1
 
 
-def test_an_array_is_never_held_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_CHUNK", 64)
     path = tmp_path / "log.json"
     bodies = [{"prompt": f"é{i} 😀 " * (1 + i % 7), "seed": i} for i in range(200)]
@@ -223,7 +221,8 @@ def vllm_lines() -> Iterator[str]:
     yield "INFO 05-01 12:00:00 [api_server.py:1] Started server process"
     tail = "prompt_embeds shape: None, lora_request: None, prompt_adapter_request: None."
     yield (
-        log.format(s=1) + "Received request cmpl-1: prompt: 'it\\'s, params: SamplingParams(n=9)\\n', "
+        log.format(s=1)
+        + "Received request cmpl-1: prompt: 'it\\'s, params: SamplingParams(n=9)\\n', "
         f"params: {params.format(t=0.0, k=-1, g=None)}, prompt_token_ids: None, {tail}"
     )
     yield (

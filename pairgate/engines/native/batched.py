@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from pairgate.domain.policy import FallbackSettings
-from pairgate.domain.trace import Finish, RequestTrace, RoundState
+from pairgate.domain.trace import RequestTrace, RoundState
 from pairgate.domain.traffic import Request
 from pairgate.engines.native.loading import LoadedModel
 from pairgate.engines.native.passes import (
@@ -27,7 +27,7 @@ from pairgate.engines.native.passes import (
     RoundInput,
 )
 from pairgate.engines.native.randomness import uniforms
-from pairgate.engines.native.row import Ends, Row
+from pairgate.engines.native.row import Ends, Row, failed
 from pairgate.errors import InvalidInput
 from pairgate.stats.fallback_rule import FallbackState
 from pairgate_kernels.sample.reference import SamplingRows
@@ -365,24 +365,6 @@ class BatchedDecoder:
             uniforms=torch.from_numpy(numbers).to(device, non_blocking=True),
             longest=longest,
         )
-
-
-def failed(index: int, request: Request, error: str) -> RequestTrace:
-    """The trace of a request that never ran. What the engine cannot honour is EXCLUDED, not an
-    error: it is counted and never judged."""
-    return RequestTrace(
-        index=index,
-        request_id=request.id,
-        domain=request.domain,
-        session=request.session or "",
-        temperature=request.sampling.temperature,
-        prompt_tokens=0,
-        completion_tokens=0,
-        ttft_ms=0.0,
-        latency_ms=0.0,
-        finish=Finish.EXCLUDED if request.unsupported else Finish.ERROR,
-        error=error,
-    )
 
 
 def _sampling_of(rows: list[Row], device: torch.device) -> SamplingRows:

@@ -116,7 +116,9 @@ def load_model(
     Raises Refused for a model that the native engine cannot run exactly.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # the evaluation has a progress line of its own
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **local)

@@ -49,6 +49,9 @@ class DraftRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainRound:
+    """One token per row without a draft: the token, the margin of its logit over the next, and
+    whether the row's logits were not finite."""
+
     token: list[int]
     margin: list[float]
     bad: list[bool]
@@ -89,6 +92,8 @@ class Passes:
         self._caches = [c for c in (self._target_cache, self._draft_cache) if c]
         draft_vocab = draft.vocab_size if draft else target.vocab_size
         self._common = min(target.vocab_size, draft_vocab, common_vocab or draft_vocab)
+        # Texts may hold ids that a draft with a smaller vocabulary has no embedding for.
+        self._draft_ids = draft_vocab if draft_vocab < target.vocab_size else None
         self._shapes: dict[tuple[int, ...], _Shape] = {}
 
     @property
@@ -127,6 +132,8 @@ class Passes:
     def prefill_draft(self, text: list[int], row: int, start: int) -> None:
         """Bring the draft's cache of this row up to the whole `text`, from position `start` on."""
         assert self._draft is not None and self._draft_cache is not None
+        if self._draft_ids is not None:
+            text = [min(token, self._draft_ids - 1) for token in text]
         _prefill(self._draft, self._draft_cache, text, row, start)
 
     @torch.inference_mode()
@@ -171,6 +178,8 @@ class Passes:
         # The last two tokens: after a fully accepted round the draft has not seen the first of
         # them; otherwise its entry is written again, with the same values.
         tokens, positions = given.state[:, :2], given.state[:, 2:] + _LAST_TWO.to(self.device)
+        if self._draft_ids is not None:
+            tokens = tokens.clamp(max=self._draft_ids - 1)
         chosen, laws, best = list[Tensor](), list[Tensor](), list[Tensor]()
         for i in range(steps):
             end = given.longest + i

@@ -161,3 +161,21 @@ class Ends:
             if any(stop in text for stop in stops):
                 return n
         return 0
+
+
+def failed(index: int, request: Request, error: str) -> RequestTrace:
+    """The trace of a request that never ran. What the engine cannot honour is EXCLUDED, not an
+    error: it is counted and never judged."""
+    return RequestTrace(
+        index=index,
+        request_id=request.id,
+        domain=request.domain,
+        session=request.session or "",
+        temperature=request.sampling.temperature,
+        prompt_tokens=0,
+        completion_tokens=0,
+        ttft_ms=0.0,
+        latency_ms=0.0,
+        finish=Finish.EXCLUDED if request.unsupported else Finish.ERROR,
+        error=error,
+    )
