@@ -90,13 +90,6 @@ def save_policy(ws: Workspace, policy: Policy) -> str:
     return policy.digest
 
 
-def slice_from_log(ws: Workspace, name: str, source: Path) -> str:
-    """Every usable request of a log as a slice; returns its name."""
-    from pairgate.app.slices import create_slice
-
-    return create_slice(ws, name, [source]).name
-
-
 def save_profile(ws: Workspace, line: str, profile: ServingProfile) -> str:
     """Store a profile on the line; returns `NAME@N`, with the same N for the same content."""
     number = ws.registry.save_profile(line, profile, now())

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,17 +188,24 @@ def _store(
     entries: dict[str, list[FileEntry]] = {role: [] for role in opened}
     for role, file in jobs:
         digest, size = stored[file.location]
-        if file.sha256 not in (None, digest):
-            raise IntegrityError(
-                f"{file.path} of the {role} is {digest}, but its source promised {file.sha256}",
-                hint="delete it from the local cache and register again",
-            )
         entries[role].append(FileEntry(path=file.path, size=size, sha256=digest))
     for role, model in opened.items():
         for path, data in model.documents.items():
             digest = ws.blobs.add_bytes(data)
             entries[role].append(FileEntry(path=path, size=len(data), sha256=digest))
+        _check_promises(role, model.source, entries[role])
     return {role: _model_ref(ws, opened[role].model, tuple(entries[role])) for role in opened}
+
+
+def _check_promises(role: str, source: Source, entries: Iterable[FileEntry]) -> None:
+    promised = {file.path: file.sha256 for file in source.files}
+    for entry in entries:
+        if promised[entry.path] not in (None, entry.sha256):
+            raise IntegrityError(
+                f"{entry.path} of the {role} is {entry.sha256}, but its source promised "
+                f"{promised[entry.path]}",
+                hint="delete it from the local cache and register again",
+            )
 
 
 def _model_ref(ws: Workspace, model: Model, files: tuple[FileEntry, ...]) -> ModelRef:
@@ -251,9 +258,9 @@ def _make_ready(
     with ws.registry.lock(line) as transaction:
         ensure_pair(transaction.connection, pair, text, at)
         version = ensure_version(transaction.connection, *row)
+    # A pair that was known has been hashed again just now, and what was damaged was replaced.
+    ws.registry.record_verification(pair.digest, at)
     created = version.created_at == at
-    if not created:  # every byte was hashed again, and what was damaged was replaced
-        ws.registry.record_verification(pair.digest, at)
     return Registered(version=version, created=created, pair=pair, warnings=warnings)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairgate import __version__
-from pairgate.app.lines import create, save_profile, set_line, slice_from_log
+from pairgate.app.lines import create, save_profile, set_line
 from pairgate.domain.profile import ServingProfile
 
 if TYPE_CHECKING:
+    from pairgate.app.slices import CreatedSlice
     from pairgate.app.workspace import Workspace
     from pairgate.domain.release import Head
 
@@ -19,11 +20,11 @@ NATIVE_PROFILE = "native-cpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialised:
-    """What `init` found or made; `slice_note` says what was left out of the slice."""
+    """What `init` found or made; `imported` is the slice when a log was given."""
 
     head: Head | None
     created: bool
-    slice_note: str = ""
+    imported: CreatedSlice | None = None
 
 
 def init(
@@ -44,13 +45,16 @@ def init(
     known = line in [h.line for h in ws.registry.lines()]
     if not known:
         create(ws, line)
-    slice_name = None
+    imported = None
     if slice_source is not None:
-        slice_name = slice_from_log(ws, f"{line}-held-out", slice_source)
+        from pairgate.app.slices import import_slice
+
+        imported = import_slice(ws, f"{line}-held-out", [slice_source])
+    slice_name = imported.row.name if imported else None
     if not known or slice_name is not None:
         profile = save_profile(ws, line, native_profile(concurrencies))
         set_line(ws, line, policy=policy, profile=profile, slice_name=slice_name)
-    return Initialised(head=ws.registry.head(line), created=not known)
+    return Initialised(head=ws.registry.head(line), created=not known, imported=imported)
 
 
 def native_profile(concurrencies: tuple[int, ...]) -> ServingProfile:

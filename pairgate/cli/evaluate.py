@@ -116,5 +116,6 @@ def _finish(ws: Workspace, done: Evaluated, as_json: bool) -> None:
     else:
         click.echo(terminal_summary(ws, done.evaluation, done.verdict))
         click.echo(f"report  {done.folder / 'report.html'}")
-    start_delivery(ws)
+    # An evaluation takes minutes: a few seconds for the mirror keep it out of the next one's way.
+    start_delivery(ws, wait_s=60.0)
     sys.exit(done.verdict.outcome.exit_code)

@@ -70,6 +70,7 @@ def verify(ctx: click.Context, line: str, as_json: bool) -> None:
 def ui(ctx: click.Context) -> None:
     """Print the command that shows the embedded store in a browser."""
     from pairgate.app.review import mlflow_settings
+    from pairgate.review.mlflow_client import without_password
 
     settings = mlflow_settings(workspace(ctx))
     if settings is None:
@@ -78,7 +79,7 @@ def ui(ctx: click.Context) -> None:
             hint="unset PAIRGATE_MLFLOW, or install it with: pip install 'pairgate[mlflow]'",
         )
     if not settings.embedded:
-        return click.echo(settings.tracking_uri)
+        return click.echo(without_password(settings.tracking_uri))
     uri = shlex.quote(settings.tracking_uri)
     click.echo(f"mlflow ui --backend-store-uri {uri} --host 127.0.0.1 --port 5000")
     note("then open http://127.0.0.1:5000")

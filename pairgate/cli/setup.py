@@ -54,6 +54,10 @@ def init(
     click.echo(
         f"slice     {done.head.slice_digest or f'none yet: pairgate line set {line} --slice'}"
     )
+    if done.imported is not None:
+        from pairgate.cli.slice_tables import show_report
+
+        show_report(done.imported.record.report, done.imported.row.domains)
     click.echo(f"next      pairgate register {line} --target DIR --draft DIR -k 4")
 
 

@@ -52,6 +52,8 @@ def reason(check: Check) -> str:
     """The check's own sentence, and how much more evidence would decide it."""
     if check.n_more is None or check.outcome is not Outcome.INCONCLUSIVE:
         return check.reason
+    if "more would decide" in check.reason:
+        return check.reason
     return f"{check.reason}; about {check.n_more:,} more would decide it"
 
 
@@ -163,12 +165,17 @@ def acceptance_threshold(inputs: ReviewInput, domain: str | None = None) -> floa
 
 
 def _checks_tables(checks: tuple[Check, ...]) -> list[Block]:
-    """What decides or fails, and folded away what passed for a single domain or only advises."""
+    """What decides or warns; folded away what passed for a single domain and the rest of the
+    advice."""
     ordered = ordered_checks(checks)
-    rest = [c for c in ordered if not _tells_something(c)]
-    tables: list[Block] = [_checks_table([c for c in ordered if _tells_something(c)])]
+    rest = [c for c in ordered if not _decides_or_warns(c)]
+    tables: list[Block] = [_checks_table([c for c in ordered if _decides_or_warns(c)])]
     if rest:
-        tables.append(_checks_table(rest, f"{len(rest)} more checks pass (single domains, advice)"))
+        n_undecided = sum(c.outcome is not Outcome.PASS for c in rest)
+        text = f"{len(rest) - n_undecided} more checks pass (single domains, advice)"
+        if n_undecided:
+            text += f", {n_undecided} that advise are undecided"
+        tables.append(_checks_table(rest, text))
     return tables
 
 
@@ -181,10 +188,10 @@ def _checks_table(checks: list[Check], folded: str = "") -> Table:
     )
 
 
-def _tells_something(check: Check) -> bool:
-    if check.outcome is not Outcome.PASS:
-        return True
-    return check.mode is Mode.GATE and check.scope.kind != "domain"
+def _decides_or_warns(check: Check) -> bool:
+    if check.mode is not Mode.GATE:
+        return check.outcome in (Outcome.FAIL, Outcome.ERROR)
+    return check.outcome is not Outcome.PASS or check.scope.kind != "domain"
 
 
 def _arms_table(inputs: ReviewInput) -> Table:

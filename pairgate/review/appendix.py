@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairgate.domain.evidence import Counts, Fidelity, Provenance
+from pairgate.domain.evidence import BoundaryResult, Counts, Fidelity, Provenance
 from pairgate.domain.trace import Finish
 from pairgate.review.story import Block, Command, Paragraph, ReviewInput, Section, Table
 from pairgate.review.wording import ARM_NAMES, clipped, interval, percent, short, unique
@@ -22,16 +22,7 @@ def fidelity_section(inputs: ReviewInput, draw: bool) -> Section:
         blocks.append(Paragraph(text="Fidelity was not measured."))
     else:
         blocks += _fidelity(found.fidelity)
-    if found.boundary:
-        rows = tuple(
-            ("ok" if b.ok else "failed", f"{b.name}, {ARM_NAMES[b.arm]}", clipped(b.detail, 200))
-            for b in found.boundary
-        )
-        heads = ("result", "boundary request", "detail")
-        blocks += [
-            Paragraph(text="Boundary requests:"),
-            Table(headers=heads, rows=rows, prose=True),
-        ]
+    blocks += _boundary(found.boundary)
     return Section(key="fidelity", title="Fidelity to the target", blocks=tuple(blocks))
 
 
@@ -114,6 +105,29 @@ def _fidelity(found: Fidelity) -> list[Block]:
     if rows:
         blocks.append(Table(headers=("score", "z", "tokens"), rows=rows))
     return blocks
+
+
+def _boundary(results: tuple[BoundaryResult, ...]) -> list[Block]:
+    """Those that failed, and folded away those that passed."""
+    failed = [b for b in results if not b.ok]
+    passed = [b for b in results if b.ok]
+    blocks: list[Block] = []
+    if failed:
+        text = f"{len(failed)} of {len(results)} boundary requests failed:"
+        blocks += [Paragraph(text=text, tone="warning"), _boundary_table(failed)]
+    if passed:
+        blocks.append(_boundary_table(passed, f"{len(passed)} boundary requests pass"))
+    return blocks
+
+
+def _boundary_table(results: list[BoundaryResult], folded: str = "") -> Table:
+    rows = tuple(
+        ("ok" if b.ok else "failed", f"{b.name}, {ARM_NAMES[b.arm]}", clipped(b.detail, 200))
+        for b in results
+    )
+    return Table(
+        headers=("result", "boundary request", "detail"), rows=rows, prose=True, folded=folded
+    )
 
 
 def _requests(counts: Counts) -> str:

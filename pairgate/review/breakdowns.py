@@ -56,7 +56,7 @@ def breakdown_section(inputs: ReviewInput, draw: bool) -> Section:
 
 def worst_section(inputs: ReviewInput, draw: bool) -> Section:
     """The requests with the lowest acceptance; texts only where the policy shows them."""
-    title = "The twenty worst requests"
+    title = "The worst requests"
     if inputs.acceptance is None:
         text = "The traces of the acceptance pass are not at hand."
         return Section(key="worst", title=title, blocks=(Paragraph(text=text),))

@@ -1,9 +1,10 @@
-"""A connection to MLflow that leaves no trace in this process: quiet, without telemetry, put back."""
+"""A connection to MLflow that is quiet, without telemetry, and leaves this process as it was."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,11 +65,17 @@ def _import_mlflow() -> Any:
 
 def _unavailable(tracking_uri: str, error: Exception) -> Unavailable:
     lines = str(error).strip().splitlines()
+    cause = lines[0] if lines else repr(error)
     return Unavailable(
-        f"MLflow at {tracking_uri} did not take the record: {lines[0] if lines else error!r}",
+        without_password(f"MLflow at {tracking_uri} did not take the record: {cause}"),
         hint="nothing else depends on it; repair later with `pairgate mlflow sync --all`, or turn "
         "it off with PAIRGATE_MLFLOW=off",
     )
+
+
+def without_password(text: str) -> str:
+    """The text with user and password taken out of every URL; it is stored and shown to others."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", text)
 
 
 @contextmanager

@@ -20,13 +20,12 @@ from pairgate.domain.release import Head
 from pairgate.domain.verdict import Outcome, Verdict
 from pairgate.review import mlflow_records as records
 from pairgate.review.ci import junit_xml, verdict_document
-from pairgate.review.mlflow_client import connected, existing_is_fine
+from pairgate.review.mlflow_client import connected, existing_is_fine, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_BATCH = 90  # MLflow takes at most 100 params or tags and 1,000 metrics in one call
-ALIASES = ("production", "previous", "candidate")
+_METRICS_PER_CALL = 900  # MLflow takes at most 1,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,8 @@ class MlflowTracker:
 
     def _address(self, experiment: str, run_id: str) -> str:
         # Without a server the page's own address is unknown; its fragment is always the same.
-        base = f"{self.tracking_uri.rstrip('/')}/" if self.tracking_uri.startswith("http") else ""
+        uri = without_password(self.tracking_uri).rstrip("/")
+        base = f"{uri}/" if uri.startswith("http") else ""
         return f"{base}#/experiments/{experiment}/runs/{run_id}"
 
 
@@ -204,8 +204,8 @@ def _fill_run(
     client.log_batch(
         run_id, tags=[RunTag(k, v) for k, v in records.tags(evaluation, verdict).items()]
     )
-    for start in range(0, len(metrics), _BATCH * 10):
-        client.log_batch(run_id, metrics=metrics[start : start + _BATCH * 10])
+    for start in range(0, len(metrics), _METRICS_PER_CALL):
+        client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
 
 
 def _log_artifacts(

@@ -22,7 +22,7 @@ from pairgate.review.wording import (
     share,
 )
 
-_MEMORY_PARTS = ("target weights", "draft weights", "target KV", "draft KV", "workspace")
+_MEMORY_PARTS = ("target weights", "draft weights", "target KV", "draft KV", "workspace", "rest")
 
 
 def speed_section(inputs: ReviewInput, draw: bool) -> Section:
@@ -211,7 +211,9 @@ def _memory_figure(uses: tuple[MemoryUse, ...]) -> Figure:
             use.kv_draft_bytes,
             use.workspace_bytes,
         )
-        return tuple(n / 2**20 for n in found)
+        # What the process holds besides, up to its peak: interpreter, libraries, allocator.
+        rest = max(0, use.peak_bytes - sum(found))
+        return tuple(n / 2**20 for n in (*found, rest))
 
     bars = [
         plots.Bar(name=f"{ARM_NAMES[u.arm]}, {u.concurrency}", parts=parts(u)) for u in uses[:16]

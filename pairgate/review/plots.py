@@ -26,8 +26,8 @@ WIDTH_IN = 4.8  # at 100 dots per inch: the review frame leaves about 500 pixels
 _INK, _PAPER, _SECOND = "#1f3a5f", "#b9cde5", "#c4622d"
 _MARKERS = ("o", "s", "^", "D")
 _LINES = ("-", "--", ":", "-.")
-_HATCHES = ("", "///", "...", "xxx", "\\\\\\")
-_FILLS = ("#7fa3cc", "#e3b58f", "#c9dcc0", "#efe3a0", "#d9d9d9")
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---")
+_FILLS = ("#7fa3cc", "#e3b58f", "#c9dcc0", "#efe3a0", "#d9d9d9", "#ffffff")
 _ABOVE: dict[str, Any] = {
     "frameon": False,
     "fontsize": 7.5,

@@ -59,6 +59,11 @@ def run(*command: str, home: Path | None = None, code: int = 0) -> str:
     return done.stdout + (done.stderr if code else "")
 
 
+def write_log(path: Path) -> Path:
+    path.write_text(json.dumps({"id": "r", "body": {"prompt": "a b", "max_tokens": 2}}) + "\n")
+    return path
+
+
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     roots = {name.split("/")[0] for name in names}
@@ -99,7 +104,7 @@ def test_init_promote_rollback_status(python: Path, tmp_path: Path) -> None:
     target = write_tiny_model(tmp_path / "target", fill=0.5)
     drafts = [write_tiny_model(tmp_path / f"draft-{i}", fill=float(i)) for i in (1, 2)]
     assert "promote" in pairgate("--help")
-    pairgate("init", "chat")
+    pairgate("init", "chat", "--slice", str(write_log(tmp_path / "log.jsonl")))
     for draft in drafts:
         pairgate("register", "chat", "--target", str(target), "--draft", str(draft), "-k", "2")
     assert pointers() == (None, None)
@@ -119,8 +124,7 @@ def test_commands_that_need_an_extra_name_it(python: Path, tmp_path: Path) -> No
     home = tmp_path / "home"
     pairgate = str(python.with_name("pairgate"))
     model = write_tiny_model(tmp_path / "target", fill=0.5)
-    log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps({"id": "r", "body": {"prompt": "a b", "max_tokens": 2}}) + "\n")
+    log = write_log(tmp_path / "log.jsonl")
     run(pairgate, "init", "chat", "--slice", str(log), home=home)
     run(pairgate, "register", "chat", "--target", str(model), "--method", "none", home=home)
     assert "pairgate[native]" in run(pairgate, "evaluate", "chat@1", home=home, code=16)

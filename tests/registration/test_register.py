@@ -211,8 +211,9 @@ def test_two_processes_that_register_the_same_content_get_one_version(ws, make_m
     assert len(ws.registry.versions("chat")) == 1
 
 
+@pytest.mark.parametrize("path", ["model.safetensors", "tokenizer.json"])
 def test_a_source_that_breaks_its_promise_is_an_integrity_error(
-    ws, make_model, monkeypatch
+    ws, make_model, monkeypatch, path: str
 ) -> None:
     from dataclasses import replace
 
@@ -222,11 +223,12 @@ def test_a_source_that_breaks_its_promise_is_an_integrity_error(
 
     def promised(spec, allowed):
         source = real(spec, allowed)
-        files = tuple(replace(f, sha256="sha256:" + "0" * 64) for f in source.files)
+        wrong = "sha256:" + "0" * 64
+        files = tuple(replace(f, sha256=wrong if f.path == path else None) for f in source.files)
         return replace(source, files=files)
 
     monkeypatch.setattr(sources, "resolve", promised)
-    with pytest.raises(IntegrityError, match="promised"):
+    with pytest.raises(IntegrityError, match=f"{path} of the target is .* promised"):
         register(ws, "chat", target=str(make_model("t")))
     assert ws.registry.versions("chat") == []
 

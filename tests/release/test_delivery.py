@@ -79,7 +79,7 @@ def test_a_target_that_fails_keeps_its_place_and_holds_up_only_itself(
     put_in_production(ws, b"base", b"draft-2")
     done = outbox.deliver(ws)
     assert done.n_delivered == 0
-    assert done.failures == ((LINE, "command", "exit code 3: "),)
+    assert done.failures == ((LINE, "command", "exit code 3:"),)
     assert read(pointers)["production"]["version"] == 2
     pending = ws.registry.pending()
     assert [m.n_tries for m in pending] == [1, 0, 0, 0]  # the later ones wait their turn

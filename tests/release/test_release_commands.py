@@ -145,11 +145,9 @@ finally:
     "arguments",
     [
         ["status"],
-        ["history", LINE],
         ["promote", "code@2", "--override", "a test"],
         ["rollback", LINE],
         ["disable", LINE, "--reason", "a test"],
-        ["pin", "code@1"],
     ],
     ids=lambda a: a[0],
 )

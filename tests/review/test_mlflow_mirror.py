@@ -222,7 +222,8 @@ def test_a_store_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
 def test_a_dead_server_is_unavailable_soon(
     evaluation: Evaluation, verdict: Verdict, policy: Policy
 ) -> None:
-    tracker = MlflowTracker(tracking_uri="http://127.0.0.1:9")
-    with pytest.raises(Unavailable, match="did not take the record") as failure:
+    tracker = MlflowTracker(tracking_uri="http://user:secret@127.0.0.1:9")
+    with pytest.raises(Unavailable, match=r"MLflow at http://127\.0\.0\.1:9 did") as failure:
         tracker.log_evaluation(evaluation, verdict, policy)
     assert "pairgate mlflow sync" in (failure.value.hint or "")
+    assert "secret" not in str(failure.value)

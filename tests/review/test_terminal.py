@@ -11,6 +11,7 @@ from pairgate.domain.evidence import Estimate, Evaluation
 from pairgate.domain.policy import Policy
 from pairgate.domain.trace import TraceBatch
 from pairgate.domain.verdict import Outcome, Verdict
+from pairgate.review.answers import reason
 from pairgate.review.performance import crossover
 from pairgate.review.story import Labels
 from pairgate.review.terminal import summary_text
@@ -98,3 +99,14 @@ def test_an_inconclusive_check_says_how_much_more(
     text = summary_text(evaluation, verdict, policy, labels=LABELS)
     assert text.startswith("INCONCLUSIVE  code-assistant@2 may not go out yet")
     assert "about 80 more would decide it" in " ".join(text.split())
+
+
+def test_a_reason_that_names_the_missing_evidence_is_not_repeated(verdict: Verdict) -> None:
+    check = replace(
+        verdict.checks[0],
+        outcome=Outcome.INCONCLUSIVE,
+        reason="undecided (n=3 blocks, about 24 more would decide)",
+        n_more=24,
+    )
+    assert reason(check).count("24 more") == 1
+    assert reason(replace(check, reason="undecided")).endswith("about 24 more would decide it")
