@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pairgate.domain.evidence import Fidelity, ZScore
 from pairgate.domain.recorded import Recorded
 from pairgate.domain.trace import Arm, RoundState, TraceBatch
-from pairgate.stats.permutation import MAX_PAIRS, SwapTest, hashed_counts, label_swap
+from pairgate.stats.permutation import MAX_PAIRS, SwapTest, Words, label_swap
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -97,9 +97,6 @@ def compare_outputs(recorded: Recorded) -> Fidelity:
     control = compare_greedy(*_where_greedy(again, first), dtype=dtype)
     swap, control_swap = _swap(candidate, partner), _swap(again, first)
     white = white_box(recorded.acceptance)
-    scores = [] if swap is None else [_score(swap)]
-    if white.score is not None:
-        scores.append(white.score)
     return Fidelity(
         level="F1",
         n_greedy_requests=greedy.n_requests,
@@ -111,8 +108,8 @@ def compare_outputs(recorded: Recorded) -> Fidelity:
         n_control_divergent=control.n_real,
         n_sampled_tokens=0 if swap is None else swap.n_tokens // 2,
         n_support_violations=white.n_violations,
-        scores=tuple(scores),
-        control_scores=() if control_swap is None else (_score(control_swap),),
+        scores=_scores(swap) + (() if white.score is None else (white.score,)),
+        control_scores=_scores(control_swap),
         smallest_defect=_smallest_defect(greedy, swap, white),
     )
 
@@ -198,20 +195,27 @@ def white_box(batch: TraceBatch) -> WhiteBox:
 
 
 def _swap(candidate: Outputs, reference: Outputs) -> SwapTest | None:
-    """The permutation test over sampled requests, the first 1,000 of them."""
+    """The permutation tests over sampled requests, the first 1,000 of them."""
     sampled = np.flatnonzero(candidate.temperature > 0.0)[:MAX_PAIRS]
     if len(sampled) < 2:
         return None
-    return label_swap(_counts(candidate.rows(sampled)), _counts(reference.rows(sampled)))
+    return label_swap(_words(candidate.rows(sampled)), _words(reference.rows(sampled)))
 
 
-def _counts(outputs: Outputs) -> NDArray[np.float64]:
+def _words(outputs: Outputs) -> Words:
     row, offset = _ragged(outputs.length)
-    return hashed_counts(outputs.tokens[outputs.start[row] + offset], row, len(outputs.length))
+    return Words(
+        tokens=outputs.tokens[outputs.start[row] + offset], owner=row, n=len(outputs.length)
+    )
 
 
-def _score(test: SwapTest) -> ZScore:
-    return ZScore(name="label-swap permutation", z=test.z, n=test.n_pairs)
+def _scores(test: SwapTest | None) -> tuple[ZScore, ...]:
+    if test is None:
+        return ()
+    return (
+        ZScore(name="label-swap n-grams", z=test.z_ngrams, n=test.n_pairs),
+        ZScore(name="label-swap surprisal", z=test.z_surprisal, n=test.n_pairs),
+    )
 
 
 def _outputs(batches: Sequence[TraceBatch]) -> Outputs:

@@ -292,10 +292,10 @@ def _evidence(
 def _passed_since(
     now: Situation, version: PairVersion, evidence: EvidenceRow | None, override: str | None
 ) -> bool:
-    """Whether the PASS is newer than the withdrawal, so that it answers it."""
+    """Whether the PASS was measured after the withdrawal, so that it answers it."""
     if override is not None or evidence is None:
         return False
-    return evidence.created_at > now.withdrawal(version.number).at
+    return evidence.measured_at > now.withdrawal(version.number).at
 
 
 def _check_expected(now: Situation, expected: str | None) -> None:

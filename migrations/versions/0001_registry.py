@@ -178,6 +178,7 @@ def upgrade() -> None:
         sa.Column("incumbent_digest", sa.String(), nullable=True),
         sa.Column("recommendation", sa.Text(), nullable=False),
         sa.Column("folder", sa.Text(), nullable=False),
+        sa.Column("measured_at", sa.String(), nullable=False),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.Column("document", sa.Text(), nullable=False),
         sa.Column("verdict", sa.Text(), nullable=False),

@@ -107,6 +107,9 @@ def evaluate(
         start_attempt=lambda: ws.registry.start_attempt(*family, slice_digest, now()),
         abandon=lambda k: ws.registry.release_attempt(*family[2:], slice_digest, k),
     ) as run:
+        if run.resumed and progress is not None:
+            n_blocks = len(ParquetTraces(run.traces_dir).keys())
+            progress(f"resuming attempt {run.attempt}", n_blocks, n_blocks, "stored blocks")
         recorded = _record(ws, candidate, run, engine_factory, progress)
         return _conclude(ws, candidate, run, recorded, command)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -149,6 +148,8 @@ def _pointed(ws: Workspace, line: str, number: int | None) -> dict[str, object] 
 
 def _run_command(ws: Workspace, message: OutboxMessage, payload: Mapping[str, Any]) -> None:
     """Raises `Unavailable` unless the command ends with 0 in time."""
+    import subprocess
+
     said = json.dumps({"id": message.id, "message": message.kind, **payload})
     done = subprocess.run(
         shlex.split(ws.environ[COMMAND_SETTING]),

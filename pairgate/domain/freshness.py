@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pairgate.domain.profile import ServingProfile
-from pairgate.domain.records import Approval, EvidenceRow, Verification
+from pairgate.domain.records import UNVERIFIED_TAG, Approval, EvidenceRow, Verification
 from pairgate.domain.release import Actor
 from pairgate.errors import EvidenceMissing, EvidenceStale, Refused
 
@@ -121,7 +121,7 @@ def stale_parts(
             f"it was compared with {name_of(row.incumbent_digest)}, but production is "
             f"{name_of(wanted.incumbent_digest)}"
         )
-    age = _moment(at) - _moment(row.created_at)
+    age = _moment(at) - _moment(row.measured_at)
     if age > timedelta(days=rules.max_age_days):
         parts.append(
             f"it is {age.total_seconds() / 86400:.1f} days old, over {rules.max_age_days:g} days"
@@ -152,7 +152,7 @@ def approved(
         return
     counted = set()
     for approval in approvals:
-        is_tag = approval.identity_source.endswith("mlflow-tag")
+        is_tag = approval.identity_source == UNVERIFIED_TAG
         if is_tag and (rules.approvals_distinct or not rules.approvals_count_tags):
             continue
         if rules.approvals_distinct and approval.actor == promoter.name:

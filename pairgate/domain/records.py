@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNVERIFIED_TAG = "unverified (MLflow tag)"
+"""Identity source of an approval that is a tag in MLflow: it has no author."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow:
     """One stored evaluation: what its verdict is bound to, and the outcome (`PASS`, `FAIL`, …).
 
-    `folder` holds traces, verdict and report; `created_at` starts the age of the evidence.
+    `folder` holds traces, verdict and report. `measured_at` is when the replay began and starts
+    the age of the evidence; judging stored traces again has a new `created_at` only.
     """
 
     digest: str
@@ -29,6 +33,7 @@ class EvidenceRow:
     incumbent_digest: str | None
     recommendation: str
     folder: str
+    measured_at: str
     created_at: str
 
 

@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who decides; `source` says how we know (os-user, ci-oidc, database-role, mlflow-tag)."""
+    """Who decides; `source` says how we know (os-user, ci-oidc, database-role)."""
 
     name: str
     source: str

@@ -174,7 +174,7 @@ def _checks_tables(checks: tuple[Check, ...]) -> list[Block]:
         n_undecided = sum(c.outcome is not Outcome.PASS for c in rest)
         text = f"{len(rest) - n_undecided} more checks pass (single domains, advice)"
         if n_undecided:
-            text += f", {n_undecided} that advise are undecided"
+            text += f"; of the advice, {n_undecided} undecided"
         tables.append(_checks_table(rest, text))
     return tables
 

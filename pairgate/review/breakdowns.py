@@ -33,9 +33,7 @@ def requests_section(inputs: ReviewInput, draw: bool) -> Section:
         blocks.append(Paragraph(text="The traces of the acceptance pass are not at hand."))
     else:
         blocks += _histogram_figures(inputs, request_acceptance(inputs.acceptance), draw)
-    return Section(
-        key="requests", title="Single requests, by domain", blocks=tuple(blocks), brief=True
-    )
+    return Section(key="requests", title="Single requests, by domain", blocks=tuple(blocks))
 
 
 def breakdown_section(inputs: ReviewInput, draw: bool) -> Section:

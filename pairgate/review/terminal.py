@@ -39,7 +39,7 @@ def summary_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """The report as text; `brief` keeps verdict, comparison, domains, requests and speed.
+    """The report as text; `brief` keeps verdict, comparison, domains and speed.
 
     No control character of the input reaches the output. `colour` paints the outcomes (ANSI) and
     nothing else, so the text says the same without it.

@@ -1,10 +1,15 @@
-"""Did two arms draw their outputs from the same law? A label-swap test paired by prompt.
+"""Did two arms draw their outputs from the same law? Label-swap tests paired by prompt.
 
 Both outputs of one prompt may trade places if, and only if, their laws agree; so every sign flip of
-the difference of their token counts is equally likely. The statistic is the squared length of the
-summed differences over hashed unigrams and bigrams. Its permutation law is a quadratic form of
-signs whose first three moments are exact (Josse, Pagès & Husson 2008), and a gamma law with these
-moments gives the p-value, also far out where sampled permutations do not reach.
+the difference of their statistics is equally likely. Two statistics see different defects:
+
+- n-grams: the squared length of the summed differences of hashed unigram and bigram counts. Its
+  permutation law is a quadratic form of signs whose first three moments are exact; a gamma law with
+  these moments gives the p-value (Josse, Pagès & Husson 2008), also far out where sampled
+  permutations do not reach. Sees single tokens that come more or less often.
+- surprisal: both arms' outputs of the other prompts make a bigram model, which swapping labels does
+  not change; the difference of a prompt's two surprisals is a signed number. Sees sharper or flatter sampling,
+  which moves every token a little and no count much.
 """
 
 from __future__ import annotations
@@ -24,79 +29,102 @@ _SMOOTHING = 2.0  # weight of the unigram law, in observations
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplicative hashing, 64 bits
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Words:
+    """One arm's outputs for `n` prompts: token i of `tokens` [T] belongs to prompt `owner[i]`."""
+
+    tokens: NDArray[np.int32]
+    owner: Ints
+    n: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapTest:
-    """`z` is standard normal when the laws agree and large when they differ; `detectable` is the
-    shift of the output share of a token with 1 % share that would be found nine times in ten."""
+    """Both z are standard normal when the laws agree; `z_ngrams` is large when they differ and
+    `z_surprisal` far from 0 on either side. `detectable` is the shift of the output share of a
+    token with 1 % share that the n-grams would find nine times in ten."""
 
-    z: float
+    z_ngrams: float
+    z_surprisal: float
     n_pairs: int
     n_tokens: int
     detectable: float
 
 
-def hashed_counts(tokens: NDArray[np.int32], owner: Ints, n: int) -> Floats:
-    """[n, 2 · buckets] unigram and bigram counts; token i belongs to row `owner[i]`."""
-    ids = tokens.astype(np.uint64)
+def label_swap(first: Words, second: Words) -> SwapTest:
+    """Compare the outputs of two arms on the same prompts."""
+    counts, others = hashed_counts(first), hashed_counts(second)
+    n_tokens = len(first.tokens) + len(second.tokens)
+    total = (counts + others).sum(axis=0)
+    used = total > 0
+    difference = (counts - others)[:, used] / np.sqrt(total[used])
+    gram = difference @ difference.T
+    np.fill_diagonal(gram, 0.0)
+    z, deviation = _z(float(gram.sum()), gram)
+    # A token of share π whose count shifts by N·ε adds N ε² / (2 π); 3.48 + 1.28 deviations are
+    # found with probability 0.9.
+    per_arm = max(n_tokens / 2.0, 1.0)
+    detectable = float(np.sqrt(2.0 * 0.01 * (3.48 + 1.28) * deviation / per_arm))
+    return SwapTest(
+        z_ngrams=z,
+        z_surprisal=_z_surprisal(first, second),
+        n_pairs=first.n,
+        n_tokens=n_tokens,
+        detectable=detectable,
+    )
+
+
+def hashed_counts(words: Words) -> Floats:
+    """[n, 2 · buckets] unigram and bigram counts per prompt."""
+    ids, owner = words.tokens.astype(np.uint64), words.owner
     unigram = _bucket(ids)
     same = owner[1:] == owner[:-1]
     bigram = _bucket(ids[:-1] * np.uint64(1_000_003) + ids[1:] + np.uint64(1))[same] + N_BUCKETS
     width = 2 * N_BUCKETS
     cells = np.concatenate((owner * width + unigram, owner[1:][same] * width + bigram))
-    return np.bincount(cells, minlength=n * width).reshape(n, width).astype(float)
+    return np.bincount(cells, minlength=words.n * width).reshape(words.n, width).astype(float)
 
 
-def label_swap(first: Floats, second: Floats) -> SwapTest:
-    """Compare the counts of two arms [n, buckets], row by row of the same prompt."""
-    n_tokens = int(first[:, :N_BUCKETS].sum() + second[:, :N_BUCKETS].sum())
-    total = (first + second).sum(axis=0)
-    used = total > 0
-    difference = (first - second)[:, used] / np.sqrt(total[used])
-    gram = difference @ difference.T
-    np.fill_diagonal(gram, 0.0)
-    statistic = float(gram.sum())
-    z, deviation = _z(statistic, gram)
-    # A token of share π whose count shifts by N·ε adds N ε² / (2 π); 3.48 + 1.28 deviations are
-    # found with probability 0.9.
-    per_arm = max(n_tokens / 2.0, 1.0)
-    detectable = float(np.sqrt(2.0 * 0.01 * (3.48 + 1.28) * deviation / per_arm))
-    return SwapTest(z=z, n_pairs=len(first), n_tokens=n_tokens, detectable=detectable)
-
-
-def surprisal_swap(
-    first: NDArray[np.int32], first_owner: Ints, second: NDArray[np.int32], second_owner: Ints
-) -> float:
-    """z of the difference in surprisal between two arms whose token i belongs to prompt `owner[i]`.
-
-    Both arms together make a smoothed bigram model, which swapping labels does not change; the
-    difference of a prompt's two surprisals then has either sign with equal probability. Sharper or
-    flatter sampling shifts it on every token, where counts of single tokens hardly move.
-    """
-    n = 1 + int(max(first_owner.max(initial=-1), second_owner.max(initial=-1)))
-    owner = np.concatenate((first_owner, second_owner + n))
-    score = _bigram_surprisal(np.concatenate((first, second)).astype(np.int64), owner)
-    total = np.bincount(owner, weights=score, minlength=2 * n)
-    difference = total[:n] - total[n : 2 * n]
+def _z_surprisal(first: Words, second: Words) -> float:
+    """Σ differences over √Σ differences²: the sum has mean 0 and this deviation over sign flips."""
+    n = first.n
+    prompt = np.concatenate((first.owner, second.owner))
+    second_arm = np.repeat((0, 1), (len(first.tokens), len(second.tokens)))
+    tokens = np.concatenate((first.tokens, second.tokens))
+    score = _bigram_surprisal(tokens, prompt, second_arm)
+    total = np.bincount(prompt + n * second_arm, weights=score, minlength=2 * n)
+    difference = total[:n] - total[n:]
     spread = float(np.sqrt(np.square(difference).sum()))
     return float(difference.sum() / spread) if spread > 1e-9 else 0.0
 
 
-def _bigram_surprisal(tokens: Ints, owner: Ints) -> Floats:
-    """Surprisal of each token less the mean, under the text's own bigrams; 0 at each beginning."""
-    inside = np.concatenate(([False], owner[1:] == owner[:-1]))
-    after = np.flatnonzero(inside)
-    _, token, unigram = np.unique(tokens, return_inverse=True, return_counts=True)
-    pair_code = token[after - 1] * len(unigram) + token[after]
-    _, pair, bigram = np.unique(pair_code, return_inverse=True, return_counts=True)
-    context = np.bincount(token[after - 1], minlength=len(unigram))
-    prior = unigram[token[after]] / len(tokens)
+def _bigram_surprisal(tokens: NDArray[np.int32], prompt: Ints, arm: Ints) -> Floats:
+    """Surprisal of each token less the mean; 0 at the beginning of an output.
+
+    The bigrams are those of all other prompts: a model that had seen the very text would call its
+    rare turns likely.
+    """
+    after = 1 + np.flatnonzero((prompt[1:] == prompt[:-1]) & (arm[1:] == arm[:-1]))
     score = np.zeros(len(tokens))
-    score[after] = -np.log(
-        (bigram[pair] + _SMOOTHING * prior) / (context[token[after - 1]] + _SMOOTHING)
-    )
-    if len(after):
-        score[after] -= score[after].mean()
+    if len(after) == 0:
+        return score
+    kinds, token = np.unique(tokens, return_inverse=True)
+    before, now, owner = token[after - 1], token[after], prompt[after]
+    total = len(after) - np.bincount(owner)[owner]
+    prior = (_elsewhere(now, owner) + 0.5) / (total + 0.5 * len(kinds))
+    both = _elsewhere(before * len(kinds) + now, owner)
+    score[after] = -np.log((both + _SMOOTHING * prior) / (_elsewhere(before, owner) + _SMOOTHING))
+    score[after] -= score[after].mean()
     return score
+
+
+def _elsewhere(value: Ints, owner: Ints) -> Ints:
+    """[m] how often each `value` [m] occurs under other owners than its own."""
+    _, which, count = np.unique(value, return_inverse=True, return_counts=True)
+    _, own, own_count = np.unique(
+        owner * (which.max() + 1) + which, return_inverse=True, return_counts=True
+    )
+    return (count[which] - own_count[own]).astype(np.int64)
 
 
 def _z(statistic: float, gram: Floats) -> tuple[float, float]:
@@ -112,9 +140,7 @@ def _z(statistic: float, gram: Floats) -> tuple[float, float]:
     standard = statistic / deviation
     # Pearson III: gamma with the same mean, deviation and skewness.
     tail = float(sps.gamma.sf(standard * np.sqrt(shape) + shape, shape))
-    return float(np.clip(sps.norm.isf(tail), -38.0, 38.0)) if 0 < tail < 1 else (
-        38.0 if tail <= 0 else -38.0
-    ), deviation
+    return float(np.clip(sps.norm.isf(tail), -38.0, 38.0)), deviation
 
 
 def _bucket(ids: NDArray[np.uint64]) -> Ints:

@@ -185,6 +185,7 @@ evaluation = Table(
     _string("incumbent_digest", nullable=True),
     _text("recommendation"),
     _text("folder"),
+    _string("measured_at"),
     _string("created_at"),
     _text("document"),
     _text("verdict"),

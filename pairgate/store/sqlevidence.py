@@ -219,6 +219,7 @@ def _evaluation_values(
         "outcome": verdict.outcome.value,
         "recommendation": verdict.recommendation,
         "folder": folder,
+        "measured_at": evaluation.provenance.started_at,
         "created_at": at,
         "document": dump_json(evaluation),
         "verdict": dump_json(verdict),

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from common import DOMAINS, Preset, Work, write_jsonl
+from common import DOMAINS, Preset, Work, write_jsonl, write_text_atomically
 
 PACKAGES = {
     "python": ("libpython3.11-stdlib", "libpython3.11-minimal"),
@@ -182,6 +182,20 @@ def split(documents: Documents, preset: Preset) -> tuple[list[dict], list[dict]]
     return train, heldout
 
 
+def ship_licences(work: Work) -> None:
+    """The slices quote the packages' text, so the packages' copyright files go with them."""
+    raw = work.root / "raw"
+    target = work.ship / "licenses"
+    target.mkdir(parents=True, exist_ok=True)
+    shipped: set[str] = set()
+    for package in sorted(name for names in PACKAGES.values() for name in names):
+        # A package without one shares its sister's (manpages-dev that of manpages).
+        path = raw / package / "usr/share/doc" / package / "copyright"
+        if path.is_file() and (text := read(path)) not in shipped:
+            shipped.add(text)
+            write_text_atomically(target / f"{package}.txt", text)
+
+
 def build(work: Work, preset: Preset) -> None:
     for domain in DOMAINS:
         if work.train_text(domain).exists():
@@ -197,3 +211,5 @@ def build(work: Work, preset: Preset) -> None:
             groups = len({row["group"] for row in rows})
             chars = sum(len(row["text"]) for row in rows)
             print(f"{domain}: {side} {len(rows)} files, {groups} groups, {chars} characters")
+    if not preset.offline:
+        ship_licences(work)

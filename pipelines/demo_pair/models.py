@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -44,5 +45,9 @@ def export(work: Work, model: LlamaForCausalLM, name: str) -> Path:
     )
     with directory_written_whole(work.model(name)) as folder:
         model.to(torch.bfloat16).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        # Copied, not saved again: all four models then hold the same tokenizer, byte for byte.
+        for path in work.tokenizer.iterdir():
+            shutil.copy(path, folder)
+        for path in folder.iterdir():
+            path.chmod(0o644)  # safetensors writes for its owner alone
     return work.model(name)

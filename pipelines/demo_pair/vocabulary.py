@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 from common import DOMAINS, EOS, Preset, Work, directory_written_whole, read_jsonl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -40,6 +43,16 @@ def train(work: Work, preset: Preset) -> None:
     )
     with directory_written_whole(work.tokenizer) as folder:
         fast.save_pretrained(folder)
+        make_portable(folder / "tokenizer_config.json")
+
+
+def make_portable(path: Path) -> None:
+    """Name the class that every transformers version knows; drop what describes this machine."""
+    config = json.loads(path.read_text())
+    for key in ("backend", "is_local", "local_files_only"):
+        config.pop(key, None)
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def encode(work: Work) -> None:

@@ -181,7 +181,7 @@ def test_first_tokens_follow_the_targets_law() -> None:
     bound, and the seed is fixed, so it cannot flicker. The draft has another law."""
     from scipy.stats import chi2
 
-    vocab, n = 6, 2000
+    vocab, n = 6, 1200
     target = build(seed=1, vocab_size=vocab, scale=2.0)
     draft = loaded(build(seed=9, vocab_size=vocab, scale=2.0), "draft")
     prompt = [1, 2, 3]

@@ -88,7 +88,7 @@ FIDELITY = Fidelity(
     n_control_divergent=0,
     n_sampled_tokens=3000,
     n_support_violations=0,
-    scores=(ZScore(name="label-swap permutation", z=0.4, n=60),),
+    scores=(ZScore(name="label-swap n-grams", z=0.4, n=60),),
 )
 MEMORY = MemoryUse(
     arm=Arm.SPEC,

@@ -112,6 +112,7 @@ def evidence(
     outcome: Outcome = Outcome.PASS,
     *,
     at: str | None = None,
+    measured_at: str | None = None,
     **bound: str | None,
 ) -> str:
     """Store an evaluation of the line as it stands now; `bound` replaces parts of its binding."""
@@ -159,7 +160,7 @@ def evidence(
             seed=1,
             command="pairgate evaluate",
             host="here",
-            started_at=moment,
+            started_at=measured_at or moment,
             finished_at=moment,
         ),
     )

@@ -13,7 +13,9 @@ import pytest
 from pairgate.app import lines, release
 from pairgate.app.workspace import Workspace
 from pairgate.domain.canonical import sha256_digest
+from pairgate.domain.freshness import ReleaseRules, approved
 from pairgate.domain.pair import Method, PairVersion, VersionRef
+from pairgate.domain.records import UNVERIFIED_TAG, Approval
 from pairgate.domain.release import Kind, fold
 from pairgate.domain.verdict import Outcome
 from pairgate.errors import (
@@ -130,6 +132,40 @@ def test_evidence_that_is_too_old_is_stale(ws: Workspace) -> None:
     evidence(ws, other, at=days_ago(14.1))
     with pytest.raises(EvidenceStale, match="days old, over 14 days"):
         release.promote(ws, ref(other), actor=ALICE)
+
+
+def test_judging_old_traces_again_does_not_make_them_young(released: Workspace) -> None:
+    version = add(released, b"tuned", b"draft-3")
+    evidence(released, version, measured_at=days_ago(15))
+    with pytest.raises(EvidenceStale, match="days old"):
+        release.promote(released, ref(version), actor=ALICE)
+    before = released.registry.decisions(LINE)[-1].at
+    release.rollback(released, LINE, actor=ALICE)
+    evidence(released, released.registry.version(ref("code@3")), measured_at=before)
+    with pytest.raises(Refused, match="was withdrawn"):
+        release.promote(released, ref("code@3"), actor=ALICE)
+
+
+def test_a_tag_without_an_author_counts_only_where_the_policy_says_so() -> None:
+    tag = Approval(
+        evaluation_digest="sha256:e",
+        line=LINE,
+        version=1,
+        name="review",
+        actor="somebody",
+        identity_source=UNVERIFIED_TAG,
+        created_at=days_ago(0),
+    )
+    counting = ReleaseRules(
+        approvals_required=1, approvals_distinct=False, approvals_count_tags=True
+    )
+    approved([tag], counting, ALICE, label="code@1")
+    for rules in (
+        replace(counting, approvals_count_tags=False),
+        replace(counting, approvals_distinct=True),
+    ):
+        with pytest.raises(Refused, match="0 of 1"):
+            approved([tag], rules, ALICE, label="code@1")
 
 
 def test_the_line_may_move_on_under_the_evidence(ws: Workspace) -> None:
