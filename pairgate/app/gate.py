@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairgate.app.evaluate import Evaluated
+from pairgate.app.evidence import Evaluated
 from pairgate.app.release import usable_evidence
 from pairgate.review.ci import junit_xml, markdown_summary, verdict_document
 

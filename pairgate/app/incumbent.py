@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from pairgate.domain.pair import PairVersion
     from pairgate.domain.profile import ServingProfile
     from pairgate.domain.recorded import ReplayPlan
+    from pairgate.domain.traffic import TrafficSlice
     from pairgate.ports import Engine, Progress
 
-FOLDER = "incumbent"
+INCUMBENT_FOLDER = "incumbent"
 
 
 def incumbent_traces(
     ws: Workspace,
     incumbent: PairVersion,
     setting: LineSetting,
+    traffic: TrafficSlice,
     plan: ReplayPlan,
     folder: Path,
     engine: EngineInfo,
@@ -40,7 +42,7 @@ def incumbent_traces(
 
     Its stored evidence counts only where slice, profile, engine, hardware and seed are equal.
     """
-    sink = ParquetTraces(folder / FOLDER)
+    sink = ParquetTraces(folder / INCUMBENT_FOLDER)
     stored = _from_evidence(ws, incumbent, setting, engine)
     if stored is not None:
         sink.save("acceptance", stored)
@@ -49,7 +51,7 @@ def incumbent_traces(
         return replay_acceptance(
             engine_factory(setting.profile),
             pair,
-            setting.traffic,
+            traffic,
             plan,
             sink,
             progress,
@@ -60,7 +62,7 @@ def incumbent_traces(
 
 def stored_incumbent(folder: Path) -> TraceBatch | None:
     """What `incumbent_traces` kept in a run's folder, for judging again."""
-    return _acceptance(ParquetTraces(folder / FOLDER).load_all())
+    return _acceptance(ParquetTraces(folder / INCUMBENT_FOLDER).load_all())
 
 
 def _from_evidence(

@@ -12,22 +12,20 @@ if TYPE_CHECKING:
     from pairgate.domain.policy import Policy
     from pairgate.domain.profile import ServingProfile
     from pairgate.domain.release import Head
-    from pairgate.domain.traffic import TrafficSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSetting:
-    """The values behind the three digests of a line's head."""
+    """The values behind a line's policy and profile digests; its slice is loaded for a replay
+    only, because its texts may be gone while its verdicts stand."""
 
     head: Head
     policy: Policy
     profile: ServingProfile
-    traffic: TrafficSlice
 
 
 def line_setting(ws: Workspace, line: str) -> LineSetting:
     """Raises `InvalidInput` naming what `pairgate line set` still has to set."""
-    from pairgate.app.slices import load_slice
     from pairgate.policyfile import policy_from_document
 
     head = ws.registry.head(line)
@@ -47,5 +45,4 @@ def line_setting(ws: Workspace, line: str) -> LineSetting:
         head=head,
         policy=policy_from_document(ws.registry.policy_document(head.policy_digest)),
         profile=ws.registry.profile(head.profile_digest),
-        traffic=load_slice(ws, head.slice_digest),
     )

@@ -12,7 +12,7 @@ from pairgate.cli.output import echo_json, json_option, note, workspace
 from pairgate.domain.pair import VersionRef
 
 if TYPE_CHECKING:
-    from pairgate.app.evaluate import Evaluated
+    from pairgate.app.evidence import Evaluated
     from pairgate.app.workspace import Workspace
 
 
@@ -46,7 +46,7 @@ def judge(ctx: click.Context, version: str, policy_file: Path | None, as_json: b
 
     Nothing is replayed; it is one more look at the data, so one more attempt.
     """
-    from pairgate.app.evaluate import judge_again
+    from pairgate.app.rejudge import judge_again
     from pairgate.policyfile import load_policy
 
     ws = workspace(ctx)

@@ -106,7 +106,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
-        raise MissingExtra("pyyaml", "all") from None
+        raise MissingExtra("pyyaml", "yaml") from None
 
     class Loader(yaml.SafeLoader):
         pass

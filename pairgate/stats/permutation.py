@@ -7,9 +7,9 @@ the difference of their statistics is equally likely. Two statistics see differe
   permutation law is a quadratic form of signs whose first three moments are exact; a gamma law with
   these moments gives the p-value (Josse, Pagès & Husson 2008), also far out where sampled
   permutations do not reach. Sees single tokens that come more or less often.
-- surprisal: both arms' outputs of the other prompts make a bigram model, which swapping labels does
-  not change; the difference of a prompt's two surprisals is a signed number. Sees sharper or flatter sampling,
-  which moves every token a little and no count much.
+- surprisal: the outputs of both arms for the other prompts make a bigram model, which swapping
+  labels does not change; the difference of a prompt's two surprisals is a signed number. Sees
+  sharper or flatter sampling, which moves every token a little and no count much.
 """
 
 from __future__ import annotations

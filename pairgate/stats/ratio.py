@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 MIN_EFFECTIVE_N = 20.0
 DELTA_FROM = 1000  # the delta method is as good from here on, and free
 _RESAMPLES = 2000
-_MAX_RESAMPLES = 20_000
+_MAX_RESAMPLES = 10_000
 _CHUNK = 4_000_000  # cells of one bootstrap count matrix
 
 
@@ -118,7 +118,7 @@ def bootstrap_t_bounds(
     scale = sums.denominator.mean()
     a, b = sums.numerator / scale, sums.denominator / scale
     moments = np.column_stack((a, b, a * a, a * b, b * b))
-    resamples = int(min(max(_RESAMPLES, np.ceil(50.0 / alpha)), _MAX_RESAMPLES))
+    resamples = int(min(max(_RESAMPLES, np.ceil(25.0 / alpha)), _MAX_RESAMPLES))
     sampled = np.concatenate(
         [
             _resampled(moments, size, rng)

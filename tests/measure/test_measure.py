@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,9 +67,9 @@ def test_every_named_metric_is_there_and_right(make_recorded, acceptance) -> Non
 def test_a_smaller_alpha_widens_every_bound(make_recorded, acceptance) -> None:
     recorded = make_recorded(acceptance)
     first = measure(recorded, policy=POLICY, alpha=0.05)
-    fourth = measure(recorded, policy=POLICY, alpha=0.05 / 16)
+    third = measure(recorded, policy=POLICY, alpha=0.05 / 4)
     for name in ("token_acceptance.request_mean", "token_acceptance.pooled"):
-        assert _value(fourth, name).low < _value(first, name).low
+        assert _value(third, name).low < _value(first, name).low
 
 
 def test_the_same_recording_gives_the_same_measurements(make_recorded, acceptance) -> None:
@@ -145,3 +147,11 @@ def test_break_even_as_the_fallback_floor(make_recorded, acceptance) -> None:
     found = measure(without, policy=policy).find("fallback_share")
     assert isinstance(found, Missing)
     assert "break-even" in found.reason
+
+
+def test_every_metric_is_documented(make_recorded, acceptance) -> None:
+    incumbent = replace(acceptance, arm=Arm.INCUMBENT)
+    found = measure(make_recorded(acceptance, incumbent=incumbent), policy=POLICY)
+    page = (Path(__file__).parents[2] / "docs" / "measures.md").read_text("utf-8")
+    stems = {re.sub(r"\.(request_mean|pooled|corrected|p\d\d)", "", m.name) for m in found.metrics}
+    assert {s for s in stems if f"`{s}`" not in page and f"`{s}." not in page} == set()

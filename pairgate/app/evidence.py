@@ -1,0 +1,156 @@
+"""From what a replay saw to stored evidence: measure, judge, write, register."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairgate import __version__
+from pairgate.app.review import write_report
+from pairgate.app.workspace import Workspace, now
+from pairgate.domain.canonical import digest_of
+from pairgate.domain.evidence import Binding, Evaluation, Provenance
+from pairgate.domain.verdict import Outcome, Verdict
+from pairgate.fidelity import compare_outputs
+from pairgate.judge import judge
+from pairgate.measure import measure
+from pairgate.store.traces import ParquetTraces
+
+if TYPE_CHECKING:
+    from pairgate.app.runs import Run
+    from pairgate.app.setting import LineSetting
+    from pairgate.domain.pair import Pair, PairVersion
+    from pairgate.domain.recorded import Recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """An evaluation that is stored: its digest is what approvals and decisions name."""
+
+    digest: str
+    evaluation: Evaluation
+    verdict: Verdict
+    folder: Path
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What is evaluated, and against what."""
+
+    version: PairVersion
+    pair: Pair
+    incumbent: PairVersion | None
+    setting: LineSetting
+
+    @property
+    def same_target(self) -> bool | None:
+        """Whether production has the same target; None without an incumbent."""
+        if self.incumbent is None:
+            return None
+        return self.incumbent.target_digest == self.version.target_digest
+
+    @property
+    def run_key(self) -> str:
+        """Stored blocks may be reused only where all of this is equal."""
+        head = self.setting.head
+        return digest_of(
+            [
+                self.version.pair_digest,
+                head.policy_digest,
+                head.slice_digest,
+                head.profile_digest,
+                self.incumbent.pair_digest if self.incumbent else None,
+                self.setting.policy.seed,
+                __version__,
+            ]
+        )
+
+
+def conclude(
+    ws: Workspace, candidate: Candidate, run: Run, recorded: Recorded, command: str
+) -> Evaluated:
+    """Measure, judge, store, and leave the rest of the world to the outbox."""
+    setting, version = candidate.setting, candidate.version
+    policy = setting.policy
+    alpha = policy.alpha * 2.0**-run.attempt
+    fidelity = compare_outputs(recorded)
+    measurements = measure(recorded, policy=policy, alpha=alpha, fidelity=fidelity)
+    verdict = judge(
+        measurements,
+        policy,
+        incumbent_same_target=candidate.same_target,
+        concurrencies=setting.profile.concurrencies,
+        engine=recorded.engine.name,
+        method=candidate.pair.decoding.method,
+        early_stop=recorded.early_stop,
+        warnings=recorded.notes,
+    )
+    evaluation = Evaluation(
+        line=version.line,
+        version=version.number,
+        attempt=run.attempt,
+        alpha=alpha,
+        binding=_binding(candidate, recorded),
+        measurements=measurements,
+        provenance=Provenance(
+            engine=recorded.engine,
+            pairgate_version=__version__,
+            seed=policy.seed,
+            command=command or f"pairgate evaluate {version}",
+            host=platform.node(),
+            started_at=run.started_at,
+            finished_at=now(),
+            trace_files=ParquetTraces(run.traces_dir).files(),
+        ),
+    )
+    if verdict.outcome is Outcome.ERROR:  # an invalid evaluation is no look
+        head = setting.head
+        assert head.policy_digest and head.slice_digest
+        ws.registry.release_attempt(
+            version.pair_digest, head.policy_digest, head.slice_digest, run.attempt
+        )
+    return _store(ws, candidate, run, evaluation, verdict, recorded)
+
+
+def _store(
+    ws: Workspace,
+    candidate: Candidate,
+    run: Run,
+    evaluation: Evaluation,
+    verdict: Verdict,
+    recorded: Recorded,
+) -> Evaluated:
+    from pairgate.review.ci import verdict_document
+
+    digest = evaluation.digest
+    write_report(ws, evaluation, verdict, candidate.setting.policy, recorded.acceptance, run.folder)
+    document = verdict_document(evaluation, verdict)
+    (run.folder / "verdict.json").write_text(json.dumps(document, indent=2, ensure_ascii=False))
+    ws.registry.save_evaluation(evaluation, verdict, now(), str(run.folder))
+    return Evaluated(
+        digest=digest,
+        evaluation=evaluation,
+        verdict=verdict,
+        folder=run.folder,
+        resumed=run.resumed,
+    )
+
+
+def _binding(candidate: Candidate, recorded: Recorded) -> Binding:
+    head = candidate.setting.head
+    assert head.policy_digest and head.slice_digest and head.profile_digest
+    return Binding(
+        pair_digest=candidate.version.pair_digest,
+        target_digest=candidate.version.target_digest,
+        policy_digest=head.policy_digest,
+        slice_digest=head.slice_digest,
+        profile_digest=head.profile_digest,
+        engine=recorded.engine.name,
+        engine_version=recorded.engine.version,
+        hardware_class=recorded.engine.hardware_class,
+        incumbent_digest=candidate.incumbent.pair_digest if candidate.incumbent else None,
+    )

@@ -1,0 +1,114 @@
+"""Judge stored traces again, under the line's policy or another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairgate.app.evidence import Candidate, Evaluated, conclude
+from pairgate.app.incumbent import INCUMBENT_FOLDER, stored_incumbent
+from pairgate.app.inspect import newest_evidence
+from pairgate.app.runs import Run
+from pairgate.app.setting import LineSetting, line_setting
+from pairgate.app.workspace import Workspace, now
+from pairgate.domain.pair import VersionRef
+from pairgate.domain.recorded import Recorded
+from pairgate.domain.trace import Phase, TraceBatch
+from pairgate.errors import EvidenceMissing
+from pairgate.policyfile import policy_document
+from pairgate.store.traces import ParquetTraces
+
+if TYPE_CHECKING:
+    from pairgate.domain.evidence import Evaluation
+    from pairgate.domain.pair import PairVersion
+    from pairgate.domain.policy import Policy
+    from pairgate.domain.records import EvidenceRow
+
+
+def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None) -> Evaluated:
+    """Judge the newest stored traces of a version again; it is one more look, so one attempt.
+
+    The evidence stays bound to the slice, profile and incumbent of its replay, and is bound to
+    `policy` (the line's, unless given): promote accepts it where the line agrees. The slice's
+    texts are not needed. Raises `EvidenceMissing` without stored traces.
+    """
+    version = ws.registry.version(ref)
+    row = newest_evidence(ws, version)
+    stored = ws.registry.evaluation(row.digest)
+    candidate = _as_replayed(ws, version, row, policy or line_setting(ws, version.line).policy)
+    attempt = ws.registry.start_attempt(
+        version.line,
+        version.number,
+        version.pair_digest,
+        candidate.setting.policy.digest,
+        row.slice_digest,
+        now(),
+    )
+    run = Run(
+        folder=_folder_beside(Path(row.folder), attempt),
+        attempt=attempt,
+        started_at=stored.evaluation.provenance.started_at,
+        resumed=False,
+    )
+    recorded = _recorded_again(stored.evaluation, run.folder)
+    return conclude(ws, candidate, run, recorded, f"pairgate judge {ref}")
+
+
+def _as_replayed(
+    ws: Workspace, version: PairVersion, row: EvidenceRow, policy: Policy
+) -> Candidate:
+    """The version as its stored evaluation met it, under `policy`."""
+    ws.registry.save_policy(policy.digest, policy.name, policy_document(policy), now())
+    head = replace(
+        ws.registry.head(version.line),
+        policy_digest=policy.digest,
+        slice_digest=row.slice_digest,
+        profile_digest=row.profile_digest,
+    )
+    incumbent = (
+        None
+        if row.incumbent_digest is None
+        else ws.registry.version(VersionRef(line=version.line, selector=row.incumbent_digest))
+    )
+    return Candidate(
+        version=version,
+        pair=ws.registry.pair(version.pair_digest),
+        incumbent=incumbent,
+        setting=LineSetting(
+            head=head, policy=policy, profile=ws.registry.profile(row.profile_digest)
+        ),
+    )
+
+
+def _folder_beside(folder: Path, attempt: int) -> Path:
+    """A folder for another verdict on the same traces: the first report is never overwritten."""
+    beside = folder.with_name(f"{folder.name}-judged-{attempt}")
+    beside.mkdir(exist_ok=True)
+    for name in ("traces", INCUMBENT_FOLDER):
+        link = beside / name
+        if (folder / name).is_dir() and not link.is_symlink():
+            link.symlink_to(Path("..", folder.name, name))
+    return beside
+
+
+def _recorded_again(evaluation: Evaluation, folder: Path) -> Recorded:
+    """What the replay saw, from its stored blocks and the facts in its evidence."""
+    batches = ParquetTraces(folder / "traces").load_all()
+    by_phase = {p: [b for b in batches if b.phase is p] for p in Phase}
+    acceptance = by_phase[Phase.ACCEPTANCE]
+    if not acceptance:
+        raise EvidenceMissing(
+            f"the traces of this evaluation are gone from {folder}",
+            hint=f"run: pairgate evaluate {evaluation.line}@{evaluation.version}",
+        )
+    return Recorded(
+        boundary=evaluation.measurements.boundary,
+        acceptance=TraceBatch.concat(sorted(acceptance, key=lambda b: b.block)),
+        speed=tuple(by_phase[Phase.SPEED]),
+        control=tuple(by_phase[Phase.CONTROL]),
+        engine=evaluation.provenance.engine,
+        max_model_len=0,
+        incumbent=stored_incumbent(folder),
+        memory=evaluation.measurements.memory,
+    )
