@@ -152,11 +152,14 @@ def _write(file: io.BufferedWriter, key: str, batch: TraceBatch) -> None:
 
 
 def _flat(values: NDArray[Any]) -> pa.Array:
-    try:
+    if values.dtype.kind != "U":
         return pa.array(np.ascontiguousarray(values))
+    texts = values.tolist()  # from a NumPy array, pyarrow would cut a text at its first NUL
+    try:
+        return pa.array(texts, pa.string())
     except (pa.ArrowInvalid, UnicodeError):
         # Text with a lone surrogate has no UTF-8; such a column is stored as bytes.
-        return pa.array(np.char.encode(values, "utf-8", "surrogatepass"))
+        return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
 
 
 def _read(data: bytes, key: str) -> TraceBatch:

@@ -73,6 +73,14 @@ def batches(draw: st.DrawFn) -> TraceBatch:
     return batch([draw(traces(i)) for i in range(draw(st.integers(0, 4)))])
 
 
+def test_a_message_with_a_nul_comes_back_whole(tmp_path: Path) -> None:
+    broken = dataclasses.replace(row(0), finish=Finish.ERROR, error="\x000 and a\x00b")
+    ParquetTraces(tmp_path).save("k", batch([broken]))
+    loaded = ParquetTraces(tmp_path).load("k")
+    assert loaded is not None
+    assert loaded.error.tolist() == [broken.error]
+
+
 @given(batches())
 @settings(max_examples=60, deadline=None)
 def test_a_block_comes_back_exactly(
