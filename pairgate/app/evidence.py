@@ -88,6 +88,7 @@ def conclude(
         method=candidate.pair.decoding.method,
         early_stop=recorded.early_stop,
         warnings=recorded.notes,
+        version=str(version),
     )
     evaluation = Evaluation(
         line=version.line,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,13 +40,14 @@ def incumbent_traces(
     """One acceptance pass of the incumbent over the first `n_requests` in submission order, kept
     under `folder` (a run's own folder).
 
-    Its stored evidence counts only where slice, profile, engine, hardware and seed are equal.
+    Traces of it that are stored already count only where slice, profile, engine, hardware and
+    seed are equal. Where the targets differ it is shown beside the candidate and judges nothing.
     """
     sink = ParquetTraces(folder / INCUMBENT_FOLDER)
-    stored = _from_evidence(ws, incumbent, setting, engine)
-    if stored is not None:
-        sink.save("acceptance", stored)
-        return stored
+    for stored in _known(ws, incumbent, setting, engine):
+        if len(stored) >= n_requests:
+            sink.save("acceptance", stored)
+            return stored
     with materialise(ws, ws.registry.pair(incumbent.pair_digest)) as pair:
         return replay_acceptance(
             engine_factory(setting.profile),
@@ -65,13 +66,15 @@ def stored_incumbent(folder: Path) -> TraceBatch | None:
     return _acceptance(ParquetTraces(folder / INCUMBENT_FOLDER).load_all())
 
 
-def _from_evidence(
+def _known(
     ws: Workspace, incumbent: PairVersion, setting: LineSetting, engine: EngineInfo
-) -> TraceBatch | None:
+) -> Iterator[TraceBatch]:
+    """Its traces from its own evaluations, and from those of other candidates, newest first."""
     head = setting.head
-    for row in reversed(ws.registry.evaluations(incumbent.line, incumbent.number)):
+    for row in reversed(ws.registry.evaluations(incumbent.line)):
+        its_own = row.pair_digest == incumbent.pair_digest
         equal = (
-            row.pair_digest == incumbent.pair_digest
+            (its_own or row.incumbent_digest == incumbent.pair_digest)
             and row.slice_digest == head.slice_digest
             and row.profile_digest == head.profile_digest
             and (row.engine, row.engine_version, row.hardware_class)
@@ -81,10 +84,10 @@ def _from_evidence(
         if not equal:
             continue
         seed = ws.registry.evaluation(row.digest).evaluation.provenance.seed
-        traces = Path(row.folder) / "traces"
-        if seed == setting.policy.seed and traces.is_dir():
-            return _acceptance(ParquetTraces(traces).load_all())
-    return None
+        folder = Path(row.folder) / ("traces" if its_own else INCUMBENT_FOLDER)
+        found = _acceptance(ParquetTraces(folder).load_all())
+        if seed == setting.policy.seed and found is not None:
+            yield found
 
 
 def _acceptance(batches: Iterable[TraceBatch]) -> TraceBatch | None:

@@ -20,10 +20,10 @@ from pairgate.policyfile import policy_document
 from pairgate.store.traces import ParquetTraces
 
 if TYPE_CHECKING:
-    from pairgate.domain.evidence import Evaluation
     from pairgate.domain.pair import PairVersion
     from pairgate.domain.policy import Policy
     from pairgate.domain.records import EvidenceRow
+    from pairgate.store.sql import StoredEvaluation
 
 
 def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None) -> Evaluated:
@@ -51,7 +51,7 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
         started_at=stored.evaluation.provenance.started_at,
         resumed=False,
     )
-    recorded = _recorded_again(stored.evaluation, run.folder)
+    recorded = _recorded_again(stored, run.folder)
     return conclude(ws, candidate, run, recorded, f"pairgate judge {ref}")
 
 
@@ -92,8 +92,9 @@ def _folder_beside(folder: Path, attempt: int) -> Path:
     return beside
 
 
-def _recorded_again(evaluation: Evaluation, folder: Path) -> Recorded:
+def _recorded_again(stored: StoredEvaluation, folder: Path) -> Recorded:
     """What the replay saw, from its stored blocks and the facts in its evidence."""
+    evaluation = stored.evaluation
     batches = ParquetTraces(folder / "traces").load_all()
     by_phase = {p: [b for b in batches if b.phase is p] for p in Phase}
     acceptance = by_phase[Phase.ACCEPTANCE]
@@ -111,4 +112,5 @@ def _recorded_again(evaluation: Evaluation, folder: Path) -> Recorded:
         max_model_len=0,
         incumbent=stored_incumbent(folder),
         memory=evaluation.measurements.memory,
+        early_stop=stored.verdict.early_stop,
     )

@@ -63,11 +63,13 @@ def judge(
     prefix_cache: bool = False,
     warnings: tuple[str, ...] = (),
     early_stop: str = "",
+    version: str = "LINE@N",
 ) -> Verdict:
     """Judge one evaluation.
 
     `incumbent_same_target` is None without an incumbent; `concurrencies` are the profile's;
-    `method` none means that the version has no draft; `prefix_cache` whether the engine has one.
+    `method` none means that the version has no draft; `prefix_cache` whether the engine has one;
+    `version` is how the recommendation names what was judged.
     """
     case = Case(
         measurements=measurements,
@@ -77,6 +79,7 @@ def judge(
         engine=engine,
         has_draft=str(method) != "none",
         prefix_cache=prefix_cache,
+        version=version,
     )
     checks = [*replay_checks(case), *boundary_checks(case)]
     for rule in policy.rules:

@@ -23,6 +23,7 @@ class Case:
     engine: str
     has_draft: bool
     prefix_cache: bool
+    version: str
 
     def find(self, name: str, scope: Scope) -> Estimate | Missing:
         return self.measurements.find(name, scope)

@@ -26,10 +26,10 @@ _DRAFT_RULES = {
 
 
 def recommendation(case: Case, outcome: Outcome, checks: Sequence[Check]) -> str:
-    """What follows; LINE and the sources stand for the reader's own."""
+    """What follows, with the commands that do it."""
     blocking = [c for c in checks if c.mode is Mode.GATE and c.outcome is outcome]
     if outcome is Outcome.PASS:
-        return f"ship it: `pairgate promote LINE@N`{_where_it_does_not_pay(case)}"
+        return f"ship it: `pairgate promote {case.version}`{_where_it_does_not_pay(case)}"
     if outcome is Outcome.ERROR:
         return "the evaluation is invalid: mend what the errors name and evaluate again"
     if outcome is Outcome.INCONCLUSIVE:
@@ -40,7 +40,7 @@ def recommendation(case: Case, outcome: Outcome, checks: Sequence[Check]) -> str
     if set(rules) <= _DRAFT_RULES and target_alone_holds(case, checks):
         return (
             "the new target can go out without a draft: "
-            "`pairgate register LINE --target … --method none`"
+            f"`pairgate register {case.version.partition('@')[0]} --target TARGET --method none`"
         )
     return f"do not ship: {', '.join(rules)} failed"
 

@@ -451,7 +451,7 @@ def test_a_failing_draft_does_not_hold_back_its_target() -> None:
     assert found.outcome is FAIL
     assert found.recommendation == (
         "the new target can go out without a draft: "
-        "`pairgate register LINE --target … --method none`"
+        "`pairgate register LINE --target TARGET --method none`"
     )
 
 

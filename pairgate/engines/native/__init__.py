@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Read when OpenMP starts, so before torch: threads that spin at every barrier stand nearly still
+# as soon as another process wants a core; sleeping waits took the same time on an idle machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from pairgate.errors import MissingExtra
 
 try:
