@@ -119,7 +119,7 @@ def _record(
             acceptance_stop(setting.policy, alpha=alpha),
             more_blocks=speed_looks(setting.policy, alpha=alpha),
         )
-    if candidate.incumbent is None:
+    if candidate.incumbent is None or not candidate.incumbent_has_draft:
         return recorded
     incumbent = incumbent_traces(
         ws,

@@ -13,6 +13,7 @@ from pairgate.app.review import write_report
 from pairgate.app.workspace import Workspace, now
 from pairgate.domain.canonical import digest_of
 from pairgate.domain.evidence import Binding, Evaluation, Provenance
+from pairgate.domain.pair import Method
 from pairgate.domain.verdict import Outcome, Verdict
 from pairgate.fidelity import compare_outputs
 from pairgate.judge import judge
@@ -54,6 +55,11 @@ class Candidate:
         return self.incumbent.target_digest == self.version.target_digest
 
     @property
+    def incumbent_has_draft(self) -> bool:
+        """False where production serves its target alone: it has no acceptance to compare with."""
+        return self.incumbent is not None and self.incumbent.method is not Method.NONE
+
+    @property
     def run_key(self) -> str:
         """Stored blocks may be reused only where all of this is equal."""
         head = self.setting.head
@@ -83,9 +89,11 @@ def conclude(
         measurements,
         policy,
         incumbent_same_target=candidate.same_target,
+        incumbent_has_draft=candidate.incumbent_has_draft,
         concurrencies=setting.profile.concurrencies,
         engine=recorded.engine.name,
         method=candidate.pair.decoding.method,
+        prefix_cache=setting.profile.prefix_caching,
         early_stop=recorded.early_stop,
         warnings=recorded.notes,
         version=str(version),

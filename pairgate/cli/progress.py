@@ -35,8 +35,8 @@ def _bars() -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description:<26}"),
-        BarColumn(bar_width=14),
+        TextColumn("{task.description:<23}"),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),

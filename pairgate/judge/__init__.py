@@ -57,6 +57,7 @@ def judge(
     policy: Policy,
     *,
     incumbent_same_target: bool | None,
+    incumbent_has_draft: bool = True,
     concurrencies: tuple[int, ...],
     engine: str = "native",
     method: str = "draft_model",
@@ -67,7 +68,8 @@ def judge(
 ) -> Verdict:
     """Judge one evaluation.
 
-    `incumbent_same_target` is None without an incumbent; `concurrencies` are the profile's;
+    `incumbent_same_target` is None without an incumbent, which may serve its target alone
+    (`incumbent_has_draft` false); `concurrencies` are the profile's;
     `method` none means that the version has no draft; `prefix_cache` whether the engine has one;
     `version` is how the recommendation names what was judged.
     """
@@ -75,6 +77,7 @@ def judge(
         measurements=measurements,
         policy=policy,
         same_target=incumbent_same_target,
+        incumbent_has_draft=incumbent_has_draft,
         concurrencies=concurrencies,
         engine=engine,
         has_draft=str(method) != "none",

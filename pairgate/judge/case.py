@@ -19,6 +19,7 @@ class Case:
     measurements: Measurements
     policy: Policy
     same_target: bool | None
+    incumbent_has_draft: bool
     concurrencies: tuple[int, ...]
     engine: str
     has_draft: bool
@@ -30,8 +31,9 @@ class Case:
 
     @property
     def speed_gates_at(self) -> tuple[int, ...]:
-        """The concurrencies at which the pair has to pay."""
-        rule = next((r for r in self.policy.rules if isinstance(r, SpeedupRule)), SpeedupRule())
+        """The concurrencies at which the pair has to pay. A rule that only advises is not asked:
+        the policy's digest does not cover it."""
+        rule = next((r for r in self.policy.gates if isinstance(r, SpeedupRule)), SpeedupRule())
         named = rule.concurrencies or self.concurrencies
         return tuple(c for c in named if c not in rule.advise_at) or named
 

@@ -98,6 +98,10 @@ def memory_checks(rule: MemoryRule, case: Case) -> Iterator[Check]:
     if not uses:
         text = "memory was not measured"
         yield statement(rule.name, rule.mode, Outcome.INCONCLUSIVE, text)
+    elif max(m.concurrency for m in uses) < max(case.concurrencies):
+        most = max(case.concurrencies)
+        text = f"memory at concurrency {most}, the profile's largest, was not measured"
+        yield statement(rule.name, rule.mode, Outcome.INCONCLUSIVE, text)
     for use in uses:
         fit = memory_fit(use, rule)
         yield Check(

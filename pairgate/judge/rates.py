@@ -143,6 +143,10 @@ def non_inferiority_checks(rule: NonInferiorityRule, case: Case) -> Iterator[Che
     if case.same_target is None:
         yield not_applicable(rule.name, "no incumbent: the line has no production version")
         return
+    if not case.incumbent_has_draft:
+        why = "production serves its target without a draft, so it has no acceptance"
+        yield not_applicable(rule.name, why)
+        return
     observed = case.find("non_inferiority", OVERALL)
     if not case.same_target:
         shown = ""

@@ -22,6 +22,7 @@ from pairgate.ports import (
     TraceSink,
 )
 from pairgate.replay.order import submission_order
+from pairgate.stats.running import RunningRatio
 
 Indexed = tuple[int, Request]
 _WARMUP_TOKENS = 16
@@ -74,6 +75,7 @@ class Block:
     seed: int
     fallback: FallbackSettings | None = None
     stage: str = ""
+    note: str = ""
     done_before: int = 0
     total: int = 0
 
@@ -132,29 +134,33 @@ def _needed_length(engine: Engine, pair: MaterialisedPair, traffic: TrafficSlice
     return max(prompts) + outputs + pair.pair.decoding.num_speculative_tokens + 1
 
 
-@dataclass(slots=True)
 class Tally:
-    """Token acceptance so far, for the progress line."""
+    """Token acceptance so far with its interval, for the progress line."""
 
-    accepted: int = 0
-    tested: int = 0
-
-    @classmethod
-    def of(cls, batches: Iterable[TraceBatch]) -> Tally:
-        tally = cls()
+    def __init__(self, batches: Iterable[TraceBatch] = ()) -> None:
+        self._ratio = RunningRatio()
         for batch in batches:
-            tally.add(batch)
-        return tally
+            self.add(batch)
 
     def add(self, trace: RequestTrace | TraceBatch) -> None:
         drafted = trace.round_state == RoundState.DRAFTED
         accepted, proposed = trace.accepted[drafted], trace.proposed[drafted]
-        self.accepted += int(accepted.sum())
-        self.tested += int(accepted.sum()) + int((accepted < proposed).sum())
+        row = (
+            trace.round_request[drafted]
+            if isinstance(trace, TraceBatch)
+            else np.zeros(len(accepted), np.int64)
+        )
+        n_accepted = np.bincount(row, accepted).astype(np.float64)
+        n_rejected = np.bincount(row, accepted < proposed).astype(np.float64)
+        self._ratio.add(n_accepted, n_accepted + n_rejected)
 
     @property
     def note(self) -> str:
-        return f"token acceptance {self.accepted / self.tested:.3f}" if self.tested else ""
+        value, interval = self._ratio.value, self._ratio.interval()
+        if value is None:
+            return ""
+        bounds = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+        return f"accepted {value:.3f}{bounds}"
 
 
 def run_block(run: Run, block: Block, tally: Tally) -> TraceBatch:
@@ -177,7 +183,9 @@ def run_block(run: Run, block: Block, tally: Tally) -> TraceBatch:
     for trace in run.engine.generate(block.requests, options):
         rows.append(trace)
         tally.add(trace)
-        run.progress(block.stage, block.done_before + len(rows), block.total, tally.note)
+        run.progress(
+            block.stage, block.done_before + len(rows), block.total, block.note or tally.note
+        )
     batch = TraceBatch.from_rows(
         rows,
         arm=block.arm,

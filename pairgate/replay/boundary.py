@@ -26,7 +26,7 @@ def boundary_pass(run: Run) -> tuple[BoundaryResult, ...]:
             number=0,
             requests=tuple(enumerate(cases)),
             seed=run.plan.seed,
-            stage=f"boundary requests, {label(arm)}",
+            stage=f"boundary, {label(arm)}",
             total=len(cases),
         )
         batch = run_block(run, block, Tally())

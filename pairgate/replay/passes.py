@@ -40,7 +40,7 @@ def acceptance_pass(run: Run, arm: Arm, stop: Stop | None, *, n_blocks: int | No
             done_before=begin,
             total=total,
         )
-        blocks.append(run_block(run, block, Tally.of(blocks)))
+        blocks.append(run_block(run, block, Tally(blocks)))
         if stop is not None and stop(TraceBatch.concat(blocks)):
             break
     return TraceBatch.concat(blocks)
@@ -70,7 +70,7 @@ def _abba_block(
 ) -> Iterator[TraceBatch]:
     """The same requests in both arms; the order turns round from block to block."""
     arms = (Arm.TARGET, Arm.SPEC) if run.has_draft else (Arm.TARGET,)
-    for arm in arms if number % 2 == 0 else arms[::-1]:
+    for at, arm in enumerate(arms if number % 2 == 0 else arms[::-1]):
         block = Block(
             key=f"speed-c{concurrency}-{number:03d}-{arm}",
             arm=arm,
@@ -80,10 +80,16 @@ def _abba_block(
             requests=run.requests(indices),
             seed=run.plan.seed,
             fallback=_acting(run.plan) if arm is Arm.SPEC else None,
-            stage=f"speed at {concurrency}, block {number + 1}, {label(arm)}",
-            total=len(indices),
+            stage=f"speed at {concurrency}",
+            note=f"block {number + 1}, {label(arm)}",
+            done_before=(number * len(arms) + at) * len(indices),
+            total=_blocks_to_next_look(run.plan, number) * len(arms) * len(indices),
         )
         yield run_block(run, block, Tally())
+
+
+def _blocks_to_next_look(plan: ReplayPlan, number: int) -> int:
+    return min(plan.max_blocks, (number // plan.min_blocks + 1) * plan.min_blocks)
 
 
 def _acting(plan: ReplayPlan) -> FallbackSettings | None:
@@ -118,8 +124,10 @@ def control_pass(run: Run) -> tuple[TraceBatch, ...]:
             number=number,
             requests=tuple((i, _reseeded(r, seed)) for i, r in run.requests(indices)),
             seed=seed,
-            stage=f"control {number + 1}, without draft",
-            total=len(indices),
+            stage="control, without draft",
+            note=f"run {number + 1}",
+            done_before=number * len(indices),
+            total=2 * len(indices),
         )
         found.append(run_block(run, block, Tally()))
     return tuple(found)

@@ -281,8 +281,12 @@ def test_progress_tells_the_acceptance_so_far() -> None:
     lines: list[tuple[str, int, int, str]] = []
     run(script=Script(acceptance=1.0), progress=lambda *line: lines.append(line))
     acceptance = [line for line in lines if line[0].startswith("acceptance")]
-    assert acceptance[-1] == ("acceptance, with draft", 40, 40, "token acceptance 1.000")
-    assert [line[1] for line in acceptance] == sorted(line[1] for line in acceptance)
+    assert acceptance[-1] == ("acceptance, with draft", 40, 40, "accepted 1.000 [1.000, 1.000]")
+    for stage in {line[0] for line in lines}:
+        done = [line[1] for line in lines if line[0] == stage]
+        assert done == sorted(done), f"{stage} went back"
+    speed = [line for line in lines if line[0].startswith("speed at ")]
+    assert all(line[1] == line[2] for line in [speed[-1]]), "the last block ends the stage"
 
 
 def test_an_engine_that_loses_a_request_is_an_invalid_evaluation() -> None:
