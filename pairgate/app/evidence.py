@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairgate import __version__
+from pairgate.app.incumbent import INCUMBENT_FOLDER
 from pairgate.app.review import write_report
 from pairgate.app.workspace import Workspace, now
 from pairgate.domain.canonical import digest_of
@@ -113,7 +114,7 @@ def conclude(
             host=platform.node(),
             started_at=run.started_at,
             finished_at=now(),
-            trace_files=ParquetTraces(run.traces_dir).files(),
+            trace_files=trace_files(run.folder),
         ),
     )
     if verdict.outcome is Outcome.ERROR:  # an invalid evaluation is no look
@@ -123,6 +124,15 @@ def conclude(
             version.pair_digest, head.policy_digest, head.slice_digest, run.attempt
         )
     return _store(ws, candidate, run, evaluation, verdict, recorded)
+
+
+def trace_files(folder: Path) -> tuple[tuple[str, str], ...]:
+    """(path, digest) of every stored block of a run, the incumbent's included."""
+    return tuple(
+        (f"{prefix}{name}", digest)
+        for prefix, room in (("", "traces"), (f"{INCUMBENT_FOLDER}/", INCUMBENT_FOLDER))
+        for name, digest in ParquetTraces(folder / room).files()
+    )
 
 
 def _store(

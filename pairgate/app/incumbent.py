@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairgate.app.register import materialise
 from pairgate.domain.trace import Arm, Phase, TraceBatch
+from pairgate.errors import IntegrityError
 from pairgate.replay import replay_acceptance
 from pairgate.store.traces import ParquetTraces
 
@@ -85,9 +87,10 @@ def _known(
             continue
         seed = ws.registry.evaluation(row.digest).evaluation.provenance.seed
         folder = Path(row.folder) / ("traces" if its_own else INCUMBENT_FOLDER)
-        found = _acceptance(ParquetTraces(folder).load_all())
-        if seed == setting.policy.seed and found is not None:
-            yield found
+        with suppress(IntegrityError):  # damaged traces of another run: replay it instead
+            found = _acceptance(ParquetTraces(folder).load_all())
+            if seed == setting.policy.seed and found is not None:
+                yield found
 
 
 def _acceptance(batches: Iterable[TraceBatch]) -> TraceBatch | None:

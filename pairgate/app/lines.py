@@ -40,7 +40,7 @@ def set_line(
     ws: Workspace,
     line: str,
     *,
-    policy: Path | str | None = None,
+    policy: Policy | Path | str | None = None,
     slice_name: str | None = None,
     profile: str | None = None,
     reason: str = "",
@@ -48,8 +48,8 @@ def set_line(
 ) -> LineSet:
     """What the line is judged by from now on, as a decision; None keeps what is set.
 
-    `policy` is a file or a preset, `slice_name` a name or a digest, `profile` NAME or NAME@N.
-    Raises `NotFound`, `PolicyError`.
+    `policy` is one that is loaded, a file or a preset, `slice_name` a name or a digest, `profile`
+    NAME or NAME@N. Raises `NotFound`, `PolicyError`.
     """
     ws.registry.head(line)
     policy_digest = None if policy is None else save_policy(ws, read_policy(policy))
@@ -73,10 +73,13 @@ def set_line(
     return ws.registry.decide(line, body)
 
 
-def read_policy(source: Path | str) -> Policy:
-    """A preset's name, else a file."""
+def read_policy(source: Policy | Path | str) -> Policy:
+    """A policy as it is, a preset's name, else a file."""
+    from pairgate.domain.policy import Policy
     from pairgate.policyfile import PRESETS, load_policy, preset
 
+    if isinstance(source, Policy):
+        return source
     if isinstance(source, str) and source in PRESETS:
         return preset(source)
     return load_policy(Path(source))

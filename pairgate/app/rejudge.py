@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairgate.app.evidence import Candidate, Evaluated, conclude
+from pairgate.app.evidence import Candidate, Evaluated, conclude, trace_files
 from pairgate.app.incumbent import INCUMBENT_FOLDER, stored_incumbent
 from pairgate.app.inspect import newest_evidence
-from pairgate.app.runs import Run
+from pairgate.app.runs import Run, new_folder
 from pairgate.app.setting import LineSetting, line_setting
 from pairgate.app.workspace import Workspace, now
 from pairgate.domain.pair import VersionRef
 from pairgate.domain.recorded import Recorded
 from pairgate.domain.trace import Phase, TraceBatch
-from pairgate.errors import EvidenceMissing
+from pairgate.errors import EvidenceMissing, IntegrityError
 from pairgate.policyfile import policy_document
 from pairgate.store.traces import ParquetTraces
 
@@ -31,7 +31,8 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
 
     The evidence stays bound to the slice, profile and incumbent of its replay, and is bound to
     `policy` (the line's, unless given): promote accepts it where the line agrees. The slice's
-    texts are not needed. Raises `EvidenceMissing` without stored traces.
+    texts are not needed. Raises `EvidenceMissing` without stored traces, `IntegrityError` when they
+    are not those of the evaluation.
     """
     version = ws.registry.version(ref)
     row = newest_evidence(ws, version)
@@ -83,12 +84,10 @@ def _as_replayed(
 
 def _folder_beside(folder: Path, attempt: int) -> Path:
     """A folder for another verdict on the same traces: the first report is never overwritten."""
-    beside = folder.with_name(f"{folder.name}-judged-{attempt}")
-    beside.mkdir(exist_ok=True)
+    beside = new_folder(folder.parent, f"{folder.name}-judged-{attempt}")
     for name in ("traces", INCUMBENT_FOLDER):
-        link = beside / name
-        if (folder / name).is_dir() and not link.is_symlink():
-            link.symlink_to(Path("..", folder.name, name))
+        if (folder / name).is_dir():
+            (beside / name).symlink_to(Path("..", folder.name, name))
     return beside
 
 
@@ -101,6 +100,11 @@ def _recorded_again(stored: StoredEvaluation, folder: Path) -> Recorded:
     if not acceptance:
         raise EvidenceMissing(
             f"the traces of this evaluation are gone from {folder}",
+            hint=f"run: pairgate evaluate {evaluation.line}@{evaluation.version}",
+        )
+    if trace_files(folder) != evaluation.provenance.trace_files:
+        raise IntegrityError(
+            f"the traces in {folder} are not those that the evaluation was made from",
             hint=f"run: pairgate evaluate {evaluation.line}@{evaluation.version}",
         )
     return Recorded(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,7 @@ def open_run(
         found = _unfinished(root, prefix)
         if found is None:
             attempt = start_attempt()
-            folder = root / f"{prefix}-{attempt}"
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = new_folder(root, f"{prefix}-{attempt}")
             _write(folder, {"attempt": attempt, "started_at": at, "finished": False})
         else:
             folder, attempt = found, int(_read(found)["attempt"])
@@ -75,6 +75,17 @@ def open_run(
                 abandon(attempt)
                 _discard(folder)
             raise
+
+
+def new_folder(root: Path, name: str) -> Path:
+    """A folder that did not exist: an attempt that ended in ERROR gave its number back, and the
+    next one of that number must find neither its blocks nor its report."""
+    for number in count(1):
+        folder = root / (name if number == 1 else f"{name}.{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError
 
 
 def _unfinished(root: Path, prefix: str) -> Path | None:

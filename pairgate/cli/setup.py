@@ -16,10 +16,8 @@ from pairgate.errors import InvalidInput
 @click.argument("line", required=False)
 @click.option(
     "--policy",
-    default="default",
-    show_default=True,
     metavar="PRESET|FILE",
-    help="The line's policy: default, strict, exploratory, or a file.",
+    help="The line's policy: default, strict, exploratory, or a file (a new line: default).",
 )
 @click.option(
     "--slice",
@@ -29,19 +27,24 @@ from pairgate.errors import InvalidInput
 )
 @click.option(
     "--concurrency",
-    default="1,8",
-    show_default=True,
     metavar="N,N,…",
-    help="The concurrencies that matter to you, for the profile native-cpu.",
+    help="The concurrencies that matter to you, for the profile native-cpu (a new line: 1,8).",
 )
 @click.pass_context
 def init(
-    ctx: click.Context, line: str | None, policy: str, slice_file: Path | None, concurrency: str
+    ctx: click.Context,
+    line: str | None,
+    policy: str | None,
+    slice_file: Path | None,
+    concurrency: str | None,
 ) -> None:
-    """Make a home and a first line."""
+    """Make a home and a first line.
+
+    Run again it completes what is missing and changes nothing that is set.
+    """
     from pairgate.app import setup
 
-    numbers = _numbers(concurrency)
+    numbers = None if concurrency is None else _numbers(concurrency)
     ws = workspace(ctx, create=True)
     done = setup.init(ws, line, policy=policy, slice_source=slice_file, concurrencies=numbers)
     click.echo(f"home      {ws.home}")
@@ -51,9 +54,8 @@ def init(
     click.echo(f"line      {line} ({word})")
     click.echo(f"policy    {done.head.policy_digest}")
     click.echo(f"profile   {done.head.profile_digest}")
-    click.echo(
-        f"slice     {done.head.slice_digest or f'none yet: pairgate line set {line} --slice'}"
-    )
+    none = f"none yet: pairgate init {line} --slice FILE"
+    click.echo(f"slice     {done.head.slice_digest or none}")
     if done.imported is not None:
         from pairgate.cli.slice_tables import show_report
 
@@ -62,9 +64,10 @@ def init(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
         raise InvalidInput(
-            f"--concurrency {text!r} is not a list of whole numbers", hint="write e.g. 1,8,32"
-        ) from None
+            f"--concurrency {text!r} is not a list of positive whole numbers",
+            hint="write e.g. 1,8,32",
+        )
+    return tuple(map(int, parts))

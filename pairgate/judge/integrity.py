@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pairgate.domain.evidence import OVERALL, Counts, Estimate
 from pairgate.domain.policy import Mode
@@ -12,6 +12,7 @@ from pairgate.judge.case import Case
 from pairgate.judge.sentences import statement
 
 INTEGRITY_RULES = ("replay", "boundary", "policy")
+_CANDIDATE = (Arm.SPEC, Arm.TARGET)
 
 
 def replay_checks(case: Case) -> Iterator[Check]:
@@ -27,15 +28,24 @@ def replay_checks(case: Case) -> Iterator[Check]:
 
 
 def _failed(counts: tuple[Counts, ...], max_share: float) -> Check:
-    n = sum(c.n_requests for c in counts)
-    bad = sum(c.n_failed + c.n_excluded for c in counts)
+    """Over all passes, and over the acceptance pass alone, which the others must not dilute."""
+    n, bad = _sums(counts)
     if n == 0 or bad == n:
         return _error("no request finished" if n else "no request was replayed")
+    where, first = "", [c for c in counts if c.phase == Phase.ACCEPTANCE and c.arm in _CANDIDATE]
+    n_first, bad_first = _sums(first)
+    if n_first and bad_first / n_first > bad / n:
+        where, n, bad = " of the acceptance pass", n_first, bad_first
+    text = f"{bad} of {n} requests{where} failed or were excluded, {bad / n:.1%}"
     if bad / n > max_share:
-        text = f"{bad} of {n} requests failed or were excluded, {bad / n:.1%} > {max_share:.1%}"
-        return _error(text)
-    text = f"{bad} of {n} requests failed or were excluded, {bad / n:.1%} <= {max_share:.1%}"
-    return statement("replay", Mode.GATE, Outcome.PASS, text)
+        return _error(f"{text} > {max_share:.1%}")
+    return statement("replay", Mode.GATE, Outcome.PASS, f"{text} <= {max_share:.1%}")
+
+
+def _sums(counts: Iterable[Counts]) -> tuple[int, int]:
+    """Requests, and those of them that failed or were excluded."""
+    rows = [(c.n_requests, c.n_failed + c.n_excluded) for c in counts]
+    return sum(n for n, _ in rows), sum(bad for _, bad in rows)
 
 
 def _drafted(counts: tuple[Counts, ...]) -> Iterator[Check]:

@@ -73,7 +73,9 @@ def measure(
     totals = request_totals(acceptance)
     rule = _rule(policy.rules, AcceptanceRule)
     metrics: list[Metric] = [inconsistent_share(_batches(recorded), alpha=level)]
-    metrics += acceptance_metrics(acceptance, totals, rule, sampling)
+    metrics += acceptance_metrics(
+        acceptance, totals, rule, sampling, domains=recorded.acceptance.domain
+    )
     if recorded.incumbent is not None:
         metrics += incumbent_metrics(totals, usable(recorded.incumbent), sampling)
     mixture, share = below_floor(totals, _rule(policy.rules, BimodalityRule).floor, sampling)

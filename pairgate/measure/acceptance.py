@@ -74,17 +74,25 @@ def counted(totals: RequestTotals, rate: Rate) -> Counted:
 
 
 def acceptance_metrics(
-    batch: TraceBatch, totals: RequestTotals, rule: AcceptanceRule, sampling: Sampling
+    batch: TraceBatch,
+    totals: RequestTotals,
+    rule: AcceptanceRule,
+    sampling: Sampling,
+    *,
+    domains: NDArray[np.str_],
 ) -> Iterator[Metric]:
-    """All acceptance metrics of the candidate; see the package's docstring for the names."""
+    """All acceptance metrics of the candidate; see the package's docstring for the names.
+
+    `domains` are those that were replayed: one without a usable request is Missing, not absent.
+    """
     token = counted(totals, Rate.TOKEN_ACCEPTANCE)
     overall = Part(scope=OVERALL, mask=np.ones(len(totals), bool))
-    domains = domain_parts(totals)
+    parts = domain_parts(totals, domains)
     for rate in Rate:
         values = counted(totals, rate)
-        for part in (overall, *domains):
+        for part in (overall, *parts):
             yield from rate_metrics(values, totals, part, sampling)
-    yield from _corrected(totals, rule, domains, sampling)
+    yield from _corrected(totals, rule, parts, sampling)
     for part in _other_parts(batch, totals):
         yield from rate_metrics(token, totals, part, sampling)
     rounds = verified_rounds(batch)
@@ -151,12 +159,11 @@ def pooled_of(
     )
 
 
-def domain_parts(totals: RequestTotals) -> tuple[Part, ...]:
-    """One part per domain, by name."""
-    names, ids = np.unique(totals.domain, return_inverse=True)
+def domain_parts(totals: RequestTotals, domains: NDArray[np.str_]) -> tuple[Part, ...]:
+    """One part per domain, by name, also of those that no row of `totals` belongs to."""
     return tuple(
-        Part(scope=Scope(kind="domain", key=str(name)), mask=ids == i)
-        for i, name in enumerate(names)
+        Part(scope=Scope(kind="domain", key=str(name)), mask=totals.domain == name)
+        for name in np.unique(domains)
     )
 
 

@@ -130,11 +130,13 @@ def failures_section(inputs: ReviewInput, draw: bool) -> Section:
         )
         for scope, value in rows
     ]
+    # Requests of one session are one unit, so a domain has fewer sessions than requests.
+    unit = next((v.unit for _, v in rows if isinstance(v, Estimate)), "requests")
     notes = list(cells.notes)
     if len(rows) > 3 * MAX_DOMAINS:
         notes.append(f"{len(rows) - 3 * MAX_DOMAINS} domains with higher acceptance are left out")
     table = Table(
-        headers=("domain", "requests", "mean of requests", "pooled over tokens"),
+        headers=("domain", unit, "mean of requests", "pooled over tokens"),
         rows=tuple(table_rows[: 3 * MAX_DOMAINS]),
         notes=tuple(notes),
     )

@@ -50,6 +50,15 @@ def test_a_finished_run_is_followed_by_the_next_attempt(tmp_path: Path) -> None:
         assert second.folder != first.folder
 
 
+def test_a_number_that_was_given_back_never_meets_the_old_blocks(tmp_path: Path) -> None:
+    with Attempts().run(tmp_path) as broken:
+        _store_block(broken.traces_dir)
+        broken.finish()
+    with Attempts().run(tmp_path) as again:
+        assert (again.attempt, again.resumed) == (1, False)
+        assert not again.traces_dir.exists()
+
+
 def test_a_broken_run_with_stored_blocks_resumes_as_the_same_attempt(tmp_path: Path) -> None:
     attempts = Attempts()
     with pytest.raises(RuntimeError), attempts.run(tmp_path) as first:

@@ -89,6 +89,8 @@ def test_a_line_from_init_to_audit(bench: Bench) -> None:
 
     assert bench.run("disable", "story", "--reason", "draft misbehaves").code == 0
     assert _status(bench)["head"]["disabled"] == 3
+    alone = bench.run("evaluate", "story@2")
+    assert alone.code == 10, "compared with a production that has no draft: " + alone.err
     assert bench.run("enable", "story").code == 0
     assert _pointers(bench)[0] == 3
 
@@ -97,6 +99,13 @@ def test_a_line_from_init_to_audit(bench: Bench) -> None:
     assert bench.run("compare", "story@1", "story@3").code == 0
     differences = bench.json("diff", "story@1", "story@3")
     assert differences == [{"part": "decoding.num_speculative_tokens", "before": "3", "after": "2"}]
+
+    assert bench.run("judge", "story@1").code == 0
+    folder = next(p for p in (bench.home / "evaluations").glob("story@1-*") if p.is_dir())
+    next(iter(sorted((folder / "traces").glob("speed-*.parquet")))).unlink()
+    lost = bench.run("judge", "story@1")
+    assert lost.code == 14, lost.err
+
     pulled = bench.root / "pulled"
     assert bench.run("pull", "story@production", "--to", str(pulled)).code == 0
     original = (bench.root / "target" / "model.safetensors").read_bytes()

@@ -383,6 +383,12 @@ def test_unmeasured_memory_is_not_a_pass() -> None:
     assert verdict(measured(memory=()), MemoryRule()).outcome is UNDECIDED
 
 
+def test_memory_has_to_be_known_at_the_largest_concurrency() -> None:
+    found = verdict(measured(), MemoryRule(), concurrencies=(1, 8, 32))
+    assert found.outcome is UNDECIDED
+    assert "memory at concurrency 32" in checks(found, "memory")[0].reason
+
+
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [
@@ -481,3 +487,35 @@ def test_numbers_are_shown_with_the_digits_that_decide() -> None:
     close = estimate(0.598, 0.5961, 0.59991)
     found = verdict(acceptance(close, GOOD, GOOD, GOOD), FLOOR)
     assert "0.5999] < 0.6000" in checks(found, "acceptance")[0].reason
+
+
+def test_production_without_a_draft_has_no_acceptance_to_compare_with() -> None:
+    found = verdict(
+        measured(SPEEDUP),
+        NonInferiorityRule(),
+        SpeedupRule(),
+        incumbent_same_target=True,
+        incumbent_has_draft=False,
+    )
+    assert found.outcome is PASS
+    (check,) = checks(found, "non_inferiority")
+    assert (check.mode, check.outcome) == (Mode.ADVISE, UNDECIDED)
+
+
+def test_failures_of_the_acceptance_pass_are_not_diluted_by_the_others() -> None:
+    failing = replace(COUNTS, n_failed=5)
+    others = replace(COUNTS, phase="speed", n_requests=800)
+    found = verdict(measured(SPEEDUP, counts=(failing, others)))
+    assert found.outcome is ERROR
+    assert "5 of 200 requests of the acceptance pass failed" in checks(found, "replay")[0].reason
+
+
+def test_an_advising_rule_never_moves_a_gate() -> None:
+    """The policy's digest does not cover it, so it must not choose where break-even is taken."""
+    base = replace(acceptance(GOOD, GOOD, GOOD, GOOD), break_even=((1, 0.3), (8, 0.95)))
+    gate = AcceptanceRule(threshold="break-even", advise_threshold=None)
+    shown = SpeedupRule(mode=Mode.ADVISE, advise_at=(8,))
+    outcomes = {
+        verdict(base, *rules, concurrencies=(1, 8)).outcome for rules in ((gate,), (gate, shown))
+    }
+    assert outcomes == {FAIL}

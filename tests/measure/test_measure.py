@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gate_error_rates import simulate_batch
 from pairgate.domain.evidence import OVERALL, Estimate, Measurements, Missing, Scope
-from pairgate.domain.trace import Arm
+from pairgate.domain.trace import Arm, Finish
 from pairgate.measure import measure
 from pairgate.policyfile import loads_policy, preset
 
@@ -94,6 +94,16 @@ def test_requests_without_tested_tokens_are_left_out_but_counted(make_recorded) 
     found = measure(make_recorded(both), policy=POLICY)
     assert _value(found, "token_acceptance.request_mean").n == 60
     assert next(c for c in found.counts if c.phase == "acceptance").n_requests == 100
+
+
+def test_a_domain_whose_requests_all_failed_is_missing_and_not_absent(
+    make_recorded, acceptance
+) -> None:
+    finish = np.where(acceptance.domain == "sql", Finish.ERROR, acceptance.finish).astype(np.uint8)
+    found = measure(make_recorded(replace(acceptance, finish=finish)), policy=POLICY)
+    sql = Scope(kind="domain", key="sql")
+    assert sql in found.scopes("token_acceptance.request_mean", "domain")
+    assert isinstance(found.find("token_acceptance.request_mean", sql), Missing)
 
 
 def test_sessions_give_one_request_each_to_the_mean(make_recorded) -> None:
