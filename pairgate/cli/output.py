@@ -32,10 +32,15 @@ def echo_json(value: Any) -> None:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Aligned columns on stdout, readable when piped."""
-    cells = [[("" if c is None else str(c)) for c in row] for row in rows]
+    cells = [[("" if c is None else printable(str(c))) for c in row] for row in rows]
     widths = [max([len(h), *(len(r[i]) for r in cells)]) for i, h in enumerate(headers)]
     for row in [list(headers), *cells]:
         click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
+
+
+def printable(text: str) -> str:
+    """Names come from logs of users: control characters are shown, never sent to a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def note(message: str) -> None:
