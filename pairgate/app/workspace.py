@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairgate.errors import NotFound
+from pairgate.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from pairgate.store.blobs import LocalBlobStore
@@ -38,11 +38,18 @@ class Workspace:
     def open(
         cls, *, home: str | None = None, database_url: str | None = None, create: bool = False
     ) -> Workspace:
-        """Raises `NotFound` when the home does not exist and `create` is false."""
+        """Raises `NotFound` when the home does not exist and `create` is false, `Unavailable` when
+        it cannot be made."""
         folder = Path(home or os.environ.get("PAIRGATE_HOME") or DEFAULT_HOME).expanduser()
         folder = folder.absolute()
         if create:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise Unavailable(
+                    f"the home {folder} cannot be made: {error.strerror}",
+                    hint="name a folder that you may write, with --home or PAIRGATE_HOME",
+                ) from error
         elif not folder.is_dir():
             raise NotFound(
                 f"there is no pairgate home at {folder}",

@@ -104,3 +104,10 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:  # a full disk, a folder without permission: the machine, not a bug
+        where = f" ({error.filename})" if error.filename else ""
+        click.echo(f"error: {error.strerror or error}{where}", err=True)
+        click.echo(
+            "nothing was promoted; make room or permission and run the command again", err=True
+        )
+        sys.exit(16)
