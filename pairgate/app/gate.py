@@ -13,12 +13,17 @@ from pairgate.review.ci import junit_xml, markdown_summary, verdict_document
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.domain.pair import VersionRef
+    from pairgate.domain.records import EvidenceRow
 
 
 def valid_evidence(ws: Workspace, ref: VersionRef) -> Evaluated | None:
     """The newest evaluation that promote would accept now, or None. A FAIL is never reused to
-    stop a new attempt; only a PASS ends the question."""
-    row = usable_evidence(ws, ref)
+    stop a new attempt; only a PASS ends the question.
+
+    What is in production already answers with the PASS that put it there, while the line is
+    judged by the same things: a CI job that is run again must not replay a pair against itself.
+    """
+    row = usable_evidence(ws, ref) or _placed_by(ws, ref)
     if row is None:
         return None
     stored = ws.registry.evaluation(row.digest)
@@ -28,6 +33,21 @@ def valid_evidence(ws: Workspace, ref: VersionRef) -> Evaluated | None:
         verdict=stored.verdict,
         folder=Path(row.folder),
     )
+
+
+def _placed_by(ws: Workspace, ref: VersionRef) -> EvidenceRow | None:
+    version = ws.registry.version(ref)
+    head = ws.registry.head(version.line)
+    if head.production != version.number:
+        return None
+    placed = [d for d in ws.registry.decisions(version.line) if d.version == version.number]
+    digests = [d.evaluation_digest for d in placed if d.evaluation_digest]
+    rows = {r.digest: r for r in ws.registry.evaluations(version.line, version.number)}
+    row = rows.get(digests[-1]) if digests else None
+    judged_by = (head.policy_digest, head.slice_digest, head.profile_digest)
+    if row is None or row.outcome != "PASS":
+        return None
+    return row if (row.policy_digest, row.slice_digest, row.profile_digest) == judged_by else None
 
 
 def write_ci_files(

@@ -139,4 +139,4 @@ def _roles(head: Head, number: int) -> str:
         ("withdrawn", number in head.withdrawn),
         ("pinned", number in head.protected and number != head.production),
     ]
-    return ", ".join(name for name, holds in names if holds) or "ready"
+    return ", ".join(name for name, holds in names if holds) or "stored"

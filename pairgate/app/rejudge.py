@@ -15,8 +15,8 @@ from pairgate.app.workspace import Workspace, now
 from pairgate.domain.pair import VersionRef
 from pairgate.domain.recorded import Recorded
 from pairgate.domain.trace import Phase, TraceBatch
-from pairgate.errors import EvidenceMissing, IntegrityError
-from pairgate.policyfile import policy_document
+from pairgate.errors import EvidenceMissing, EvidenceStale, IntegrityError
+from pairgate.policyfile import policy_document, policy_from_document
 from pairgate.store.traces import ParquetTraces
 
 if TYPE_CHECKING:
@@ -31,13 +31,16 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
 
     The evidence stays bound to the slice, profile and incumbent of its replay, and is bound to
     `policy` (the line's, unless given): promote accepts it where the line agrees. The slice's
-    texts are not needed. Raises `EvidenceMissing` without stored traces, `IntegrityError` when they
-    are not those of the evaluation.
+    texts are not needed. Raises `EvidenceMissing` without stored traces, `EvidenceStale` when
+    `policy` would have replayed something else, `IntegrityError` when the traces are not those
+    of the evaluation.
     """
     version = ws.registry.version(ref)
     row = newest_evidence(ws, version)
     stored = ws.registry.evaluation(row.digest)
-    candidate = _as_replayed(ws, version, row, policy or line_setting(ws, version.line).policy)
+    policy = policy or line_setting(ws, version.line).policy
+    _require_same_replay(ws, row, policy)
+    candidate = _as_replayed(ws, version, row, policy)
     attempt = ws.registry.start_attempt(
         version.line,
         version.number,
@@ -56,11 +59,30 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
     return conclude(ws, candidate, run, recorded, f"pairgate judge {ref}")
 
 
+def _require_same_replay(ws: Workspace, row: EvidenceRow, policy: Policy) -> None:
+    """Thresholds may differ, what was run may not: the traces would be evidence of settings that
+    never acted, and looks at the speed blocks would spend another alpha than they took."""
+    replayed = policy_from_document(ws.registry.policy_document(row.policy_digest))
+    if _what_ran(replayed) != _what_ran(policy):
+        raise EvidenceStale(
+            f"policy {policy.name} replays with other settings than the stored traces had "
+            "([replay], [fallback] or seed)",
+            hint=f"set it on the line and run: pairgate evaluate {row.line}@{row.version}",
+        )
+
+
+def _what_ran(policy: Policy) -> tuple[object, ...]:
+    # These two decide how much of a run is kept, not how it ran.
+    replay = replace(policy.replay, max_failed_share=0.0, early_stopping=True)
+    return (replay, policy.fallback, policy.seed)
+
+
 def _as_replayed(
     ws: Workspace, version: PairVersion, row: EvidenceRow, policy: Policy
 ) -> Candidate:
     """The version as its stored evaluation met it, under `policy`."""
-    ws.registry.save_policy(policy.digest, policy.name, policy_document(policy), now())
+    if not ws.registry.has_policy(policy.digest):  # what the line shows is the line's to change
+        ws.registry.save_policy(policy.digest, policy.name, policy_document(policy), now())
     head = replace(
         ws.registry.head(version.line),
         policy_digest=policy.digest,

@@ -215,11 +215,8 @@ def _store(
     at, digest = now(), traffic.digest
     before = _known(ws, traffic.name)
     known = _known(ws, digest)
-    if known is not None and known.name != traffic.name:
-        raise InvalidInput(
-            f"exactly these requests are stored as slice {known.name!r} already",
-            hint=f"use that name: --slice {known.name}",
-        )
+    # Content is identity: the same requests keep the name that they have.
+    name = known.name if known is not None else traffic.name
     texts = SliceTexts(ws.slices_dir)
     record = texts.record(digest)
     if known is None or record is None or _texts_state(texts, digest) != "present":
@@ -240,9 +237,10 @@ def _store(
         texts.save_record(record)
     # Texts first: a row without texts would promise what is not there.
     row = ws.registry.save_slice(
-        traffic.name, digest, len(traffic.requests), traffic.n_by_domain, record.texts_digest, at
+        name, digest, len(traffic.requests), traffic.n_by_domain, record.texts_digest, at
     )
-    replaced = before.digest if before is not None and before.digest != digest else None
+    renamed = known is not None and known.name != traffic.name
+    replaced = before.digest if before and before.digest != digest and not renamed else None
     return CreatedSlice(row=row, created=known is None, replaced=replaced, record=record)
 
 

@@ -108,6 +108,7 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         click.echo(f"error: {error.strerror or error}{where}", err=True)
         click.echo(
-            "nothing was promoted; make room or permission and run the command again", err=True
+            "make room or give permission, look at `pairgate status`, and run the command again",
+            err=True,
         )
         sys.exit(16)

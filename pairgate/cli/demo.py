@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -35,6 +36,8 @@ def demo(folder: Path) -> None:
     click.echo(f"  {sum(t.seconds for t in times):6.1f} s  all steps")
     click.echo("\nlook at it")
     click.echo(f"  export PAIRGATE_HOME={home}")
+    if shutil.which("pairgate") is None:
+        click.echo(f"  export PATH={Path(sys.executable).parent}:$PATH")
     click.echo(f"  pairgate status {LINE}; pairgate history {LINE}")
     click.echo(f"  pairgate show {LINE}@2 --report")
     for report in sorted(home.glob("evaluations/*/report.html")):

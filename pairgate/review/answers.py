@@ -174,9 +174,11 @@ def _checks_tables(checks: tuple[Check, ...]) -> list[Block]:
     tables: list[Block] = [_checks_table([c for c in ordered if _decides_or_warns(c)])]
     if rest:
         n_undecided = sum(c.outcome is not Outcome.PASS for c in rest)
-        text = f"{len(rest) - n_undecided} more checks pass (single domains, advice)"
+        n_more = len(rest) - n_undecided
+        parts = [f"{n_more} more pass (single domains, advice)"] if n_more else []
         if n_undecided:
-            text += f"; of the advice, {n_undecided} undecided"
+            parts.append(f"{n_undecided} of the advice undecided or not applicable")
+        text = "; ".join(parts)
         tables.append(_checks_table(rest, text))
     return tables
 

@@ -197,6 +197,11 @@ class Pairs(SqlBase):
                     update(s.policy).where(c.digest == digest).values(name=name, document=document)
                 )
 
+    def has_policy(self, digest: str) -> bool:
+        with self._read() as connection:
+            query = select(s.policy.c.digest).where(s.policy.c.digest == digest)
+            return connection.scalar(query) is not None
+
     def policy_document(self, digest: str) -> str:
         """Raises `NotFound`."""
         with self._read() as connection:

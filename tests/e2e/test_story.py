@@ -60,6 +60,9 @@ def test_a_line_from_init_to_audit(bench: Bench) -> None:
     assert fidelity["n_greedy_tokens"] > 300
     assert bench.run("promote", "story@1").code == 0
     assert bench.run("promote", "story@1").code == 0, "already so"
+    again = bench.run("gate", "story@1")
+    assert again.code == 0, "a CI job that is run again"
+    assert "already has valid evidence" in again.err
 
     # Another random draft: the gate refuses, and so does promote.
     assert _register(bench, "other", 3).code == 0

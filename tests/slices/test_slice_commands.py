@@ -82,11 +82,13 @@ def test_other_content_is_a_new_revision_of_the_name(ws: Workspace, tmp_path: Pa
     assert [s.newest for s in slices.slice_statuses(ws)] == [False, True]
 
 
-def test_the_same_content_under_another_name_is_refused(ws: Workspace, tmp_path: Path) -> None:
+def test_the_same_content_keeps_the_name_that_it_has(ws: Workspace, tmp_path: Path) -> None:
     log = write(tmp_path / "a.jsonl", 5)
-    slices.create_slice(ws, "may", [log])
-    with pytest.raises(InvalidInput, match="stored as slice 'may' already"):
-        slices.create_slice(ws, "june", [log])
+    first = slices.create_slice(ws, "may", [log])
+    again = slices.import_slice(ws, "june", [log])
+    assert again.row == first
+    assert not again.created
+    assert [row.name for row in ws.registry.slices()] == ["may"]
 
 
 def test_another_default_for_max_tokens_is_another_slice(ws: Workspace, tmp_path: Path) -> None:
