@@ -107,7 +107,10 @@ def story(folder: Path) -> Iterator[Step]:
         says="A false alarm: version 3 returns, on evidence that is still valid.",
         args=("promote", f"{LINE}@3", "--reinstate", "demo: it was the network"),
     )
-    yield Step(says="Deliver what still waits for the outside world (here MLflow, embedded).", args=("outbox", "deliver"))
+    yield Step(
+        says="Deliver what still waits for the outside world (here MLflow, embedded).",
+        args=("outbox", "deliver"),
+    )
     yield Step(says="Where things stand, and how they came about.", args=("status", LINE))
     yield Step(says="", args=("history", LINE))
 

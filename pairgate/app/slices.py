@@ -17,7 +17,7 @@ from pairgate.app.workspace import Workspace, now
 from pairgate.domain.canonical import is_digest
 from pairgate.domain.traffic import TrafficSlice
 from pairgate.errors import IntegrityError, InvalidInput, NotFound, Refused, require
-from pairgate.traffic.importing import Found, ReadOptions, read_logs, settle
+from pairgate.traffic.importing import Found, ReadOptions, file_name, read_logs, settle
 from pairgate.traffic.leaks import LeakReport, find_leaks
 from pairgate.traffic.report import ImportReport, Reason, Tally
 from pairgate.traffic.sampling import SampleSize, sample
@@ -99,7 +99,7 @@ def import_slice(
     report = tally.report((u for f in found for u in f.request.unsupported), len(found))
     refuse_faults(report, strict=options.strict)
     traffic = TrafficSlice(name=name, requests=settle(found))
-    return _store(ws, traffic, options, tuple(Path(s).name for s in sources), report, leaks)
+    return _store(ws, traffic, options, tuple(file_name(str(s)) for s in sources), report, leaks)
 
 
 def load_slice(ws: Workspace, name_or_digest: str) -> TrafficSlice:

@@ -79,8 +79,12 @@ def parse_request(
     session: str | None = None,
     arrival_s: float | None = None,
     default_max_tokens: int,
+    max_tokens_beside: Any = None,
 ) -> Request:
-    """The request that the body (JSON text, kept verbatim) asks for; raises `BadRecord`."""
+    """The request that the body (JSON text, kept verbatim) asks for; raises `BadRecord`.
+
+    `max_tokens_beside` is the log's own word, for a body that leaves its length open.
+    """
     found = members(body)
     values = {key: member.value for key, member in found.items()}
     refuse_lone_surrogates(body, values)
@@ -93,7 +97,9 @@ def parse_request(
             id=id,
             domain=domain,
             body=body,
-            max_tokens=stated_max_tokens(values) or default_max_tokens,
+            max_tokens=stated_max_tokens(values)
+            or stated_max_tokens({"max_tokens": max_tokens_beside})
+            or default_max_tokens,
             sampling=_sampling(values),
             session=session,
             arrival_s=arrival_s,
@@ -125,6 +131,7 @@ def _prompt(found: dict[str, Member]) -> tuple[str | None, tuple[int, ...] | Non
     """(text, token ids, messages): exactly one is given."""
     if (chat := found.get("messages")) is not None and chat.value is not None:
         chat = unpack(chat)
+        refuse_lone_surrogates(chat.text, chat.value)
         _check_messages(chat.value)
         return None, None, chat.text
     prompt = found["prompt"].value if "prompt" in found else None
@@ -140,7 +147,8 @@ def _prompt(found: dict[str, Member]) -> tuple[str | None, tuple[int, ...] | Non
         raise BadRecord(Reason.WRONG_TYPE, f"prompt is a {json_type(prompt)}")
     wrong = next((t for t in prompt if type(t) is not int or not 0 <= t < MAX_TOKEN_ID), None)
     if wrong is not None:
-        raise BadRecord(Reason.WRONG_TYPE, f"prompt holds {wrong!r}, which is no token id")
+        what = wrong if type(wrong) in (int, float) else f"a {json_type(wrong)}"
+        raise BadRecord(Reason.WRONG_TYPE, f"prompt holds {what}, which is no token id")
     return None, tuple(prompt), None
 
 

@@ -15,12 +15,12 @@ from pairgate.domain.traffic import Request
 from pairgate.errors import InvalidInput, NotFound, require
 from pairgate.traffic.body import parse_request, stated_max_tokens
 from pairgate.traffic.jsontext import members
-from pairgate.traffic.lines import Raw, first_character, read_array, read_lines
+from pairgate.traffic.lines import Raw, first_characters, read_array, read_lines
 from pairgate.traffic.report import BadRecord, Note, Place, Reason, Tally
 from pairgate.traffic.shapes import Candidate, Mapping, candidates
 from pairgate.traffic.tables import HUB_PREFIX, read_dataset, read_parquet
 from pairgate.traffic.times import epoch_s
-from pairgate.traffic.vllm import read_vllm_log
+from pairgate.traffic.vllm import read_vllm_log, received
 
 
 class Format(StrEnum):
@@ -143,9 +143,11 @@ def _usable(
         id=id,
         domain=candidate.domain or options.default_domain,
         body=candidate.body,
-        session=candidate.session,
+        # The turns of one conversation are never independent, whether it has a name or not.
+        session=candidate.session or (None if candidate.turn is None else str(place)),
         arrival_s=candidate.arrival_s,
-        default_max_tokens=candidate.max_tokens or options.default_max_tokens,
+        default_max_tokens=options.default_max_tokens,
+        max_tokens_beside=candidate.max_tokens,
     )
     # Only now, so that a faulty record does not take the id from a good one after it.
     if not seen.first("id", id):
@@ -190,10 +192,15 @@ def prompt_text(request: Request) -> str:
 
 def _labelled(sources: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Each source with a short name for places and ids; equal file names are numbered."""
-    names = [Path(source).name for source in sources]
+    names = [file_name(source) for source in sources]
     for i, (source, name) in enumerate(zip(sources, names, strict=True)):
         before = names[:i].count(name)
         yield source, f"{name}({before + 1})" if before else name
+
+
+def file_name(source: str) -> str:
+    """The last part of a path, as text: bytes of a name that are no UTF-8 are escaped."""
+    return Path(source).name.encode("utf-8", "backslashreplace").decode()
 
 
 def _raw_records(source: str, label: str, options: ReadOptions) -> Iterator[Raw]:
@@ -222,11 +229,13 @@ def _raw_records(source: str, label: str, options: ReadOptions) -> Iterator[Raw]
 def _detect(path: Path) -> Format:
     if path.suffix == ".parquet":
         return Format.PARQUET
-    if (first := first_character(path)) == "[" and ".jsonl" not in path.suffixes:
-        # A vLLM log may begin with a bracket too, but an array's first element is a JSON value.
+    first = first_characters(path)
+    if first in ("[{", "[]", "[[", '["', "[") and ".jsonl" not in path.suffixes:
         return Format.JSON
-    if first != "{" and any("Received request " in r.text for r in _first(path, 2000)):
-        return Format.VLLM
+    if not first.startswith("{") and any(received(r.text) for r in _first(path, 2000)):
+        return Format.VLLM  # which may begin with a bracket too, as in [2025-05-01 or [rank0]
+    if first.startswith("[") and ".jsonl" not in path.suffixes:
+        return Format.JSON
     return Format.JSONL
 
 

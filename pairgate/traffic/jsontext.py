@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pairgate.domain.canonical import canonical_json
-from pairgate.traffic.report import BadRecord, Reason
+from pairgate.traffic.report import BadRecord, Reason, shorten
 
 _BLANKS = " \t\n\r"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+# Where the parser stops in a line that was cut inside a number, a literal or an escape; a cut
+# anywhere else leaves it at the very end.
+_CUT_TOKEN = re.compile(r"(-|\.|[eE][+-]?|tr?u?|fa?l?s?|nu?l?|Na?|-?Inf?i?n?i?t?)\Z")
+_CUT_ESCAPE = re.compile(r"\\?u?[\da-fA-F]{0,4}\Z")
+# A depth of our own: the parser's depends on how deep the program itself stands, and what was
+# read once has to be readable ever after.
+MAX_DEPTH = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +35,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise BadRecord(Reason.NOT_FINITE, f"{name} is not JSON")
 
 
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise BadRecord(Reason.NOT_FINITE, f"{shorten(text, 20)} is beyond any float")
+    return value
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def members(text: str) -> dict[str, Member]:
@@ -36,7 +51,10 @@ def members(text: str) -> dict[str, Member]:
     Raises `BadRecord` when it is truncated, invalid, too deep, no object, or holds a NaN.
     """
     try:
-        return _members(text)
+        found = _members(text)
+        if text.count("{") + text.count("[") > MAX_DEPTH:
+            _refuse_depth([member.value for member in found.values()])
+        return found
     except json.JSONDecodeError as error:
         raise _broken(text, error) from error
     except RecursionError as error:
@@ -80,7 +98,9 @@ def unpack(member: Member) -> Member:
     if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
         return member
     try:
-        return Member(value=DECODER.decode(text), text=text.strip(" \t\r\n"))
+        value = DECODER.decode(text)
+        _refuse_depth([value])
+        return Member(value=value, text=text.strip(" \t\r\n"))
     except (ValueError, RecursionError):
         return member
 
@@ -115,9 +135,10 @@ def join(parts: dict[str, str]) -> str:
 
 def refuse_lone_surrogates(text: str, value: Any) -> None:
     """A lone surrogate is valid as a JSON escape but is no text: no tokenizer takes it."""
-    if _SURROGATE_ESCAPE.search(text) is None:
-        return
     try:
+        text.encode()  # text that was itself a JSON string may hold one unescaped
+        if _SURROGATE_ESCAPE.search(text) is None:
+            return
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise BadRecord(Reason.LONE_SURROGATE, f"U+{ord(error.object[error.start]):04X}") from error
@@ -136,7 +157,27 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
+def _refuse_depth(values: list[Any]) -> None:
+    """Raise `BadRecord` when lists and objects are nested deeper than `MAX_DEPTH`."""
+    for _ in range(MAX_DEPTH):
+        values = [
+            inner
+            for value in values
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list)
+        ]
+        if not values:
+            return
+    raise BadRecord(Reason.TOO_DEEP, f"over {MAX_DEPTH} levels")
+
+
 def _broken(text: str, error: json.JSONDecodeError) -> BadRecord:
-    at_the_end = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
-    reason = Reason.TRUNCATED_JSON if at_the_end else Reason.INVALID_JSON
+    rest = text.rstrip()
+    cut = error.pos >= len(rest) or error.msg.startswith("Unterminated string")
+    if error.msg.startswith("Expecting "):
+        cut = cut or _CUT_TOKEN.match(rest, error.pos) is not None
+    elif error.msg.startswith("Invalid \\u"):
+        cut = cut or _CUT_ESCAPE.match(rest, error.pos) is not None
+    reason = Reason.TRUNCATED_JSON if cut else Reason.INVALID_JSON
     return BadRecord(reason, f"{error.msg} at column {error.pos + 1}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from pairgate.traffic.report import BadRecord, Place, Reason
 MAX_RECORD_BYTES = 16 << 20
 _CHUNK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]*")
 # Finds where an element ends; it takes NaN too, for which the record is refused later on.
-_EXTENTS = json.JSONDecoder()
+# An integer of any length is taken for the same reason.
+_EXTENTS = json.JSONDecoder(parse_int=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +59,26 @@ def read_lines(path: Path, label: str) -> Iterator[Raw]:
 def read_array(path: Path, label: str) -> Iterator[Raw]:
     """The elements of a file that holds one JSON array, each with its exact text.
 
-    After a broken element nothing tells where the next one begins: it is the last one read.
+    After a broken element nothing tells where the next one begins: it is the last one read, and
+    so is anything that follows the array.
     """
     with _opened(path) as file:
         window = _Window(file)
         line = 1 + window.skip_space().count("\n")
-        window.take(1)  # the opening bracket
+        if not window.peek():
+            return
+        if window.take(1) != "[":
+            yield _broken(Place(source=label, line=line), Reason.INVALID_JSON, "not a JSON array")
+            return
         for element in count(1):
             line += window.skip_space().count("\n")
             place = Place(source=label, line=line, element=element)
             if window.peek() == "]":
+                window.take(1)
+                line += window.skip_space().count("\n")
+                if window.peek():
+                    place = Place(source=label, line=line, element=element)
+                    yield _broken(place, Reason.INVALID_JSON, "text after the array")
                 return
             if window.peek() == "":
                 yield _broken(place, Reason.TRUNCATED_JSON, "the array does not end")
@@ -86,10 +98,11 @@ def read_array(path: Path, label: str) -> Iterator[Raw]:
                 return
 
 
-def first_character(path: Path) -> str:
-    """The first character of a text file that is no white space, or nothing."""
+def first_characters(path: Path) -> str:
+    """The first two characters of a text file that are no white space, or as many as it has."""
     with _opened(path) as file:
-        return file.read(_CHUNK).removeprefix(_BOM).decode("utf-8", "replace").strip()[:1]
+        text = file.read(_CHUNK).removeprefix(_BOM).decode("utf-8", "replace").strip()
+    return text[:1] + text[1:].lstrip()[:1]
 
 
 class _Window:
@@ -115,8 +128,8 @@ class _Window:
     def skip_space(self) -> str:
         skipped = ""
         while True:
-            rest = self._text[self._at :]
-            skipped += self.take(len(rest) - len(rest.lstrip(_SPACE)))
+            found = _SPACE.match(self._text, self._at)
+            skipped += self.take(found.end() - self._at if found else 0)
             if self.peek() or self._ended:
                 return skipped
             self._grow(_CHUNK)

@@ -90,7 +90,7 @@ class Candidate:
     session: str | None
     timestamp: Any = None
     arrival_s: float | None = None
-    max_tokens: int | None = None
+    max_tokens: Any = None
     turn: int | None = None
     notes: tuple[Note, ...] = field(default=())
 
@@ -116,7 +116,7 @@ def candidates(text: str, mapping: Mapping) -> Iterator[Candidate]:
         session=_name(record, mapping, "session", _SESSIONS),
         timestamp=arrival if arrival is not None else _value(record, mapping, "timestamp", _TIMES),
         arrival_s=arrival_s,
-        max_tokens=default.value if default and type(default.value) is int else None,
+        max_tokens=default.value if default else None,
     )
 
 

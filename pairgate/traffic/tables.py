@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime
+from datetime import date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def read_parquet(path: Path, label: str) -> Iterator[Raw]:
     try:
         with pq.ParquetFile(path) as file:
             batches = file.iter_batches(batch_size=_ROWS_AT_ONCE)
-            yield from _records((row for b in batches for row in b.to_pylist()), label)
+            yield from _records((row for b in batches for row in _rows(b)), label)
     except (pa.ArrowException, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InvalidInput(f"{path} cannot be read as Parquet: {reason}") from error
@@ -51,7 +52,9 @@ def read_dataset(source: str, label: str, *, config: str | None, split: str) -> 
             f"the dataset {source} cannot be reached: {error}",
             hint="download it and give its folder to --from",
         ) from error
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of pandas, pyarrow, httpx, …: the library wraps them or not
+        if type(error).__module__.startswith(("httpx", "requests")):
+            raise Unavailable(f"the dataset {source} cannot be reached: {error}") from error
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise InvalidInput(
             f"the dataset {source} (split {split!r}) cannot be read: {first}",
@@ -59,10 +62,31 @@ def read_dataset(source: str, label: str, *, config: str | None, split: str) -> 
         ) from error
 
 
-def _records(rows: Iterable[dict[str, Any]], label: str) -> Iterator[Raw]:
+def _rows(batch: Any) -> Iterator[dict[str, Any] | BadRecord]:
+    """The rows of a record batch; one that Python has no values for is a bad record."""
+    import pyarrow as pa
+
+    try:
+        yield from batch.to_pylist()
+        return
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, pa.ArrowException):
+            raise
+    for i in range(batch.num_rows):
+        try:
+            yield from batch.slice(i, 1).to_pylist()
+        except UnicodeDecodeError as error:
+            yield BadRecord(Reason.NOT_UTF8, f"byte {error.object[error.start]:#04x}")
+        except (ValueError, OverflowError) as error:
+            yield BadRecord(Reason.OUT_OF_RANGE, str(error))
+
+
+def _records(rows: Iterable[dict[str, Any] | BadRecord], label: str) -> Iterator[Raw]:
     for number, row in enumerate(rows, start=1):
         place = Place(source=label, line=number)
         try:
+            if isinstance(row, BadRecord):
+                raise row
             yield Raw(place=place, text=_text(row))
         except BadRecord as bad:
             yield Raw(place=place, bad=bad)
@@ -92,6 +116,8 @@ def _without_null(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
     raise BadRecord(Reason.WRONG_TYPE, f"a value of type {type(value).__name__}")

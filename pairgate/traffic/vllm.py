@@ -10,6 +10,7 @@ The prompt is the one after the chat template; its token ids are taken where the
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -57,9 +58,17 @@ def read_vllm_log(path: Path, label: str) -> Iterator[Raw]:
             if time is not None:
                 # The log has no year; only differences count, and 2000 had a 29 February.
                 record["timestamp"] = f"2000-{time[1]}T{time[2]}"
-            yield Raw(place=raw.place, text=canonical_json(record).decode())
+            try:
+                yield Raw(place=raw.place, text=canonical_json(record).decode())
+            except ValueError:
+                yield Raw(place=raw.place, bad=BadRecord(Reason.NOT_FINITE, "a parameter"))
         else:
             yield Raw(place=raw.place)
+
+
+def received(text: str) -> bool:
+    """Whether a line of a text file is a request line of such a log, and not JSON."""
+    return not text.lstrip().startswith("{") and _RECEIVED.search(text) is not None
 
 
 def _record(id: str, prompt_part: str, params_part: str) -> dict[str, Any]:
@@ -71,10 +80,19 @@ def _record(id: str, prompt_part: str, params_part: str) -> dict[str, Any]:
     text = _PROMPT.match(prompt_part)
     after = prompt_part[text.end() :] if text else prompt_part
     tokens = _TOKEN_IDS.search(after)
-    prompt = ast.literal_eval(tokens[1]) if tokens else None
+    prompt = _literal(tokens[1], "prompt_token_ids") if tokens else None
     if not prompt and text is not None:
-        prompt = ast.literal_eval(text[1])
+        prompt = _literal(text[1], "prompt")
     return {"id": id, "body": {"prompt": prompt, **_parameters(params[1])}}
+
+
+def _literal(text: str, what: str) -> Any:
+    """The Python value that a repr stands for."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        # The error's own text would show the prompt.
+        raise BadRecord(Reason.INVALID_JSON, f"{what} is no Python literal") from error
 
 
 def _parameters(call: str) -> dict[str, Any]:
@@ -89,7 +107,9 @@ def _parameters(call: str) -> dict[str, Any]:
     for keyword in parsed.keywords:
         try:
             value = ast.literal_eval(keyword.value)
-        except ValueError:
+            value = json.loads(json.dumps(value))
+        except (ValueError, TypeError, RecursionError):
+            # No literal, or one that JSON does not have: a class, a set, bytes.
             value = ast.unparse(keyword.value)
         name = keyword.arg
         if name is None or name in _INTERNAL or name in _INTERNAL_TOO or value in (None, [], {}):
