@@ -182,7 +182,7 @@ def bimodality_checks(rule: BimodalityRule, case: Case) -> Iterator[Check]:
         mode=rule.mode,
         scope=OVERALL,
         metric="share_below_floor",
-        subject=f"share of requests with a token acceptance under {rule.floor:.2f}",
+        subject=f"share of requests with a token acceptance under {rule.floor:.2f}:",
         threshold=rule.max_share,
         at_least=False,
         min_n=MIN_POOLED,
