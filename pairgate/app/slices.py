@@ -63,8 +63,9 @@ class CreatedSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStatus:
-    """A slice as reading commands show it. `texts` is present, expired, purged or missing;
-    `newest` is false for an earlier revision of the name."""
+    """A slice as reading commands show it. `texts` is present, expired, purged, missing,
+    or damaged (in a list; named alone, that slice is an error); `newest` is false for an earlier
+    revision of the name."""
 
     row: SliceRow
     texts: str
@@ -144,7 +145,16 @@ def slice_status(ws: Workspace, name_or_digest: str) -> SliceStatus:
 
 def slice_statuses(ws: Workspace) -> tuple[SliceStatus, ...]:
     """Every slice, by name and age."""
-    return tuple(slice_status(ws, row.digest) for row in ws.registry.slices())
+    return tuple(_status_or_damage(ws, row) for row in ws.registry.slices())
+
+
+def _status_or_damage(ws: Workspace, row: SliceRow) -> SliceStatus:
+    """One damaged record must not hide the other slices, nor keep them from being purged."""
+    try:
+        return slice_status(ws, row.digest)
+    except IntegrityError:
+        newest = ws.registry.slice_(row.name).digest == row.digest
+        return SliceStatus(row=row, texts="damaged", newest=newest, record=None)
 
 
 def purge_slice(ws: Workspace, name_or_digest: str) -> SliceStatus:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pairgate.domain.evidence import OVERALL, Metric, Missing
+from pairgate.domain.evidence import OVERALL, Estimate, Metric, Missing
 from pairgate.domain.policy import FallbackSettings
 from pairgate.domain.trace import Arm, TraceBatch
 from pairgate.measure.totals import Ints, RequestTotals, Sampling, verified_rounds
@@ -70,6 +70,10 @@ def _misfire(totals: RequestTotals, settings: FallbackSettings, sampling: Sampli
     rng, drafted = sampling.rng, totals.rounds > 0
     tested = max(int(totals.tested.sum()), 1)
     acceptance = min(float(totals.committed.sum()) / tested, 1.0)
+    if not isinstance(settings.floor, str) and acceptance < settings.floor:
+        reason = f"the pooled acceptance {acceptance:.2f} lies under the floor {settings.floor:.2f}"
+        value: Estimate | Missing = Missing(reason=f"{reason}, so firing is no mistake")
+        return Metric(name="fallback_misfire", arm=Arm.SPEC, scope=OVERALL, value=value)
     k = max(1, round(float(totals.proposed.sum() / totals.rounds.sum())))
     n_rounds: Ints = rng.choice(totals.rounds[drafted], N_SIMULATED)
     total = int(n_rounds.sum())

@@ -62,7 +62,7 @@ def verdict_section(inputs: ReviewInput, draw: bool) -> Section:
     verdict, evaluation = inputs.verdict, inputs.evaluation
     blocks: list[Block] = []
     if verdict.recommendation:
-        blocks.append(Paragraph(text=f"Recommendation: {verdict.recommendation}"))
+        blocks.append(Paragraph(text=f"Recommendation: {verdict.recommendation.replace('`', '')}"))
     blocks += [Paragraph(text=text, tone="warning") for text in verdict.warnings]
     blocks += [Paragraph(text=text, tone="warning") for text in inputs.labels.notes]
     blocks += _checks_tables(verdict.checks)

@@ -103,7 +103,7 @@ def _fidelity(found: Fidelity) -> list[Block]:
         for name, score in ((f"{s.name}{label}", s) for s in scores)
     )
     if rows:
-        blocks.append(Table(headers=("score", "z", "tokens"), rows=rows))
+        blocks.append(Table(headers=("score", "z", "n"), rows=rows))
     return blocks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,10 @@ class ReadOptions:
     def __post_init__(self) -> None:
         require(self.default_domain, "the default domain is empty")
         require(
+            not any("\ud800" <= c <= "\udfff" for c in self.default_domain),
+            f"the default domain {self.default_domain!r} is not UTF-8",
+        )
+        require(
             self.default_max_tokens >= 1, f"the default max_tokens is {self.default_max_tokens}"
         )
 
@@ -66,7 +71,7 @@ class Found:
 def read_logs(sources: Iterable[str], options: ReadOptions, tally: Tally) -> Iterator[Found]:
     """The usable requests of all sources in order; the rest is counted in `tally`.
 
-    Of a log nothing is held but 16 bytes for each id and each prompt.
+    Of a log nothing is held but a digest for each id and each prompt (about 100 bytes each).
     """
     seen = _Seen()
     for source, label in _labelled(tuple(sources)):
@@ -204,11 +209,11 @@ def file_name(source: str) -> str:
 
 
 def _raw_records(source: str, label: str, options: ReadOptions) -> Iterator[Raw]:
-    if options.format is Format.DATASET or source.startswith(HUB_PREFIX) or Path(source).is_dir():
+    if options.format is Format.DATASET or source.startswith(HUB_PREFIX) or os.path.isdir(source):
         yield from read_dataset(source, label, config=options.config, split=options.split)
         return
     path = Path(source)
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         raise NotFound(
             f"there is no file {source}",
             hint=f"a dataset on the Hugging Face hub is written {HUB_PREFIX}OWNER/NAME",

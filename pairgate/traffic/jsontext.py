@@ -45,15 +45,15 @@ def _finite(text: str) -> float:
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
-def members(text: str) -> dict[str, Member]:
+def members(text: str, *, depth: int = MAX_DEPTH) -> dict[str, Member]:
     """The members of the JSON object in `text`, each with its exact text.
 
     Raises `BadRecord` when it is truncated, invalid, too deep, no object, or holds a NaN.
     """
     try:
         found = _members(text)
-        if text.count("{") + text.count("[") > MAX_DEPTH:
-            _refuse_depth([member.value for member in found.values()])
+        if text.count("{") + text.count("[") > depth:
+            _refuse_depth([{key: member.value for key, member in found.items()}], depth)
         return found
     except json.JSONDecodeError as error:
         raise _broken(text, error) from error
@@ -99,7 +99,7 @@ def unpack(member: Member) -> Member:
         return member
     try:
         value = DECODER.decode(text)
-        _refuse_depth([value])
+        _refuse_depth([value], MAX_DEPTH)
         return Member(value=value, text=text.strip(" \t\r\n"))
     except (ValueError, RecursionError):
         return member
@@ -157,9 +157,9 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _refuse_depth(values: list[Any]) -> None:
-    """Raise `BadRecord` when lists and objects are nested deeper than `MAX_DEPTH`."""
-    for _ in range(MAX_DEPTH):
+def _refuse_depth(values: list[Any], depth: int) -> None:
+    """Raise `BadRecord` when lists and objects are nested deeper than `depth`."""
+    for _ in range(depth):
         values = [
             inner
             for value in values
@@ -169,7 +169,7 @@ def _refuse_depth(values: list[Any]) -> None:
         ]
         if not values:
             return
-    raise BadRecord(Reason.TOO_DEEP, f"over {MAX_DEPTH} levels")
+    raise BadRecord(Reason.TOO_DEEP, f"over {depth} levels")
 
 
 def _broken(text: str, error: json.JSONDecodeError) -> BadRecord:
@@ -180,4 +180,4 @@ def _broken(text: str, error: json.JSONDecodeError) -> BadRecord:
     elif error.msg.startswith("Invalid \\u"):
         cut = cut or _CUT_ESCAPE.match(rest, error.pos) is not None
     reason = Reason.TRUNCATED_JSON if cut else Reason.INVALID_JSON
-    return BadRecord(reason, f"{error.msg} at column {error.pos + 1}")
+    return BadRecord(reason, f"{error.msg.removesuffix(' at')} at column {error.pos + 1}")

@@ -170,10 +170,12 @@ class _Window:
 
 def _checked(place: Place, text: str) -> Raw:
     try:
-        text.encode()
+        size = len(text.encode())
     except UnicodeEncodeError as error:
         byte = ord(error.object[error.start]) & 0xFF
         return Raw(place=place, bad=BadRecord(Reason.NOT_UTF8, f"byte {byte:#04x}"))
+    if size > MAX_RECORD_BYTES:
+        return Raw(place=place, bad=BadRecord(Reason.TOO_LARGE, f"an element of {size} bytes"))
     return Raw(place=place, text=text)
 
 

@@ -42,7 +42,7 @@ def needed_requests(
     scale = _scale(sd, alpha, power)
     found = []
     for distance in distances:
-        require(0 < distance < 1, f"distance {distance} is not in (0, 1)")
+        require(1e-6 <= distance < 1, f"distance {distance} is not in [1e-6, 1)")
         n = max(FEWEST_REQUESTS, math.ceil((scale / distance) ** 2))
         found.append(NeededRequests(distance=distance, n=n))
     return tuple(found)
@@ -54,8 +54,8 @@ def decidable_distance(n: int, *, sd: float, alpha: float = 0.05, power: float =
 
 
 def _scale(sd: float, alpha: float, power: float) -> float:
-    require(sd > 0, f"the standard deviation is {sd}; it must be above 0")
-    require(0 < alpha < 0.5, f"alpha {alpha} is not in (0, 0.5)")
+    require(0 < sd <= 1, f"the standard deviation is {sd}; it must be above 0 and at most 1")
+    require(1e-12 <= alpha < 0.5, f"alpha {alpha} is not in [1e-12, 0.5)")
     require(0.5 <= power < 1, f"power {power} is not in [0.5, 1)")
     normal = NormalDist()
     return (normal.inv_cdf(1 - alpha) + normal.inv_cdf(power)) * sd

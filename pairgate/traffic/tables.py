@@ -26,7 +26,7 @@ def read_parquet(path: Path, label: str) -> Iterator[Raw]:
         with pq.ParquetFile(path) as file:
             batches = file.iter_batches(batch_size=_ROWS_AT_ONCE)
             yield from _records((row for b in batches for row in _rows(b)), label)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InvalidInput(f"{path} cannot be read as Parquet: {reason}") from error
 

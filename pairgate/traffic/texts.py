@@ -20,7 +20,7 @@ from pairgate.domain.traffic import Request
 from pairgate.errors import IntegrityError
 from pairgate.traffic.body import parse_request
 from pairgate.traffic.importing import states_max_tokens
-from pairgate.traffic.jsontext import members, unpack
+from pairgate.traffic.jsontext import MAX_DEPTH, members, unpack
 from pairgate.traffic.leaks import LeakReport
 from pairgate.traffic.lines import read_lines
 from pairgate.traffic.report import BadRecord, ImportReport
@@ -131,7 +131,7 @@ def read_requests(path: Path) -> Iterator[Request]:
 
 
 def _request(text: str) -> Request:
-    found = members(text)
+    found = members(text, depth=MAX_DEPTH + 1)  # the line is a level around the body
     limit = found.get("max_tokens")
     return parse_request(
         id=found["id"].value,

@@ -260,3 +260,18 @@ def test_size_by_formula(ws: Workspace, tmp_path: Path) -> None:
     assert "decides from" in run(ws, "size", "s", "--sd", "0.3").stdout
     run(ws, "size", "--distance", "0", fails=InvalidInput)
     run(ws, "size", "--sd", "-1", fails=InvalidInput)
+    # Beyond what a standard deviation of shares can be, and beyond what a float can hold.
+    run(ws, "size", "--sd", "inf", fails=InvalidInput)
+    run(ws, "size", "--distance", "1e-200", fails=InvalidInput)
+    run(ws, "size", "--alpha", "1e-17", fails=InvalidInput)
+
+
+def test_a_damaged_record_hides_no_other_slice(ws: Workspace, tmp_path: Path) -> None:
+    damaged = slices.create_slice(ws, "damaged", [write(tmp_path / "a.jsonl", 3)])
+    options = slices.SliceOptions(expires_days=1e-9)
+    slices.create_slice(ws, "expired", [write(tmp_path / "b.jsonl", 4)], options)
+    (ws.slices_dir / f"{damaged.digest.removeprefix('sha256:')}.json").write_text("x")
+    states = {s["row"]["name"]: s["texts"] for s in run_json(ws, "list")}
+    assert states == {"damaged": "damaged", "expired": "expired"}
+    assert "expired" in run(ws, "purge", "--expired").stdout
+    run(ws, "show", "damaged", fails=IntegrityError)
