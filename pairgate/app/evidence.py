@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from pairgate.domain.canonical import digest_of
 from pairgate.domain.evidence import Binding, Evaluation, Provenance
 from pairgate.domain.pair import Method
 from pairgate.domain.verdict import Outcome, Verdict
+from pairgate.engines.hardware import cpu_hardware_class
 from pairgate.fidelity import compare_outputs
 from pairgate.judge import judge
 from pairgate.measure import measure
@@ -73,8 +76,17 @@ class Candidate:
                 self.incumbent.pair_digest if self.incumbent else None,
                 self.setting.policy.seed,
                 __version__,
+                cpu_hardware_class(),
+                *(_installed(name) for name in ("torch", "transformers")),
             ]
         )
+
+
+def _installed(package: str) -> str:
+    try:
+        return version_of(package)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def conclude(

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.gate_error_rates import simulate_batch
 from pairgate.domain.evidence import OVERALL, Estimate, Measurements, Missing, Scope
+from pairgate.domain.policy import FallbackSettings
 from pairgate.domain.trace import Arm, Finish
 from pairgate.measure import measure
 from pairgate.policyfile import loads_policy, preset
@@ -165,3 +166,11 @@ def test_every_metric_is_documented(make_recorded, acceptance) -> None:
     page = (Path(__file__).parents[2] / "docs" / "measures.md").read_text("utf-8")
     stems = {re.sub(r"\.(request_mean|pooled|corrected|p\d\d)", "", m.name) for m in found.metrics}
     assert {s for s in stems if f"`{s}`" not in page and f"`{s}." not in page} == set()
+
+
+def test_under_the_floor_there_is_no_misfire(make_recorded, acceptance) -> None:
+    policy = replace(POLICY, fallback=FallbackSettings(floor=0.99))
+    found = measure(make_recorded(acceptance), policy=policy)
+    value = found.find("fallback_misfire")
+    assert isinstance(value, Missing)
+    assert "under the floor 0.99" in value.reason
