@@ -161,7 +161,7 @@ def _store(
     write_report(ws, evaluation, verdict, candidate.setting.policy, recorded.acceptance, run.folder)
     document = verdict_document(evaluation, verdict)
     (run.folder / "verdict.json").write_text(json.dumps(document, indent=2, ensure_ascii=False))
-    ws.registry.save_evaluation(evaluation, verdict, now(), str(run.folder))
+    ws.registry.save_evaluation(evaluation, verdict, now(), run.folder.name)
     return Evaluated(
         digest=digest,
         evaluation=evaluation,

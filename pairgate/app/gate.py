@@ -31,7 +31,7 @@ def valid_evidence(ws: Workspace, ref: VersionRef) -> Evaluated | None:
         digest=row.digest,
         evaluation=stored.evaluation,
         verdict=stored.verdict,
-        folder=Path(row.folder),
+        folder=ws.evaluation_folder(row.folder),
     )
 
 

@@ -86,7 +86,7 @@ def _known(
         if not equal:
             continue
         seed = ws.registry.evaluation(row.digest).evaluation.provenance.seed
-        folder = Path(row.folder) / ("traces" if its_own else INCUMBENT_FOLDER)
+        folder = ws.evaluation_folder(row.folder) / ("traces" if its_own else INCUMBENT_FOLDER)
         with suppress(IntegrityError):  # damaged traces of another run: replay it instead
             found = _acceptance(ParquetTraces(folder).load_all())
             if seed == setting.policy.seed and found is not None:

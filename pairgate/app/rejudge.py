@@ -40,6 +40,12 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
     stored = ws.registry.evaluation(row.digest)
     policy = policy or line_setting(ws, version.line).policy
     _require_same_replay(ws, row, policy)
+    source = ws.evaluation_folder(row.folder)
+    if not (source / "traces").is_dir():
+        raise EvidenceMissing(
+            f"the traces of this evaluation are gone from {source}",
+            hint=f"run: pairgate evaluate {version}",
+        )
     candidate = _as_replayed(ws, version, row, policy)
     attempt = ws.registry.start_attempt(
         version.line,
@@ -50,7 +56,7 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
         now(),
     )
     run = Run(
-        folder=_folder_beside(Path(row.folder), attempt),
+        folder=_folder_beside(source, attempt),
         attempt=attempt,
         started_at=stored.evaluation.provenance.started_at,
         resumed=False,

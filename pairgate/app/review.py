@@ -190,7 +190,7 @@ def _mirror_evaluation(ws: Workspace, tracker: MlflowTracker, digest: str) -> st
         stored.verdict,
         _policy(ws, binding.policy_digest),
         pair=ws.registry.pair(binding.pair_digest),
-        report=Path(stored.row.folder) / REPORT,
+        report=ws.evaluation_folder(stored.row.folder) / REPORT,
     )
     return stored.row.line
 
@@ -230,7 +230,7 @@ def _acceptance_traces(ws: Workspace, evaluation: Evaluation) -> TraceBatch | No
 
     digest = evaluation.digest
     rows = ws.registry.evaluations(evaluation.line, evaluation.version)
-    folder = next((Path(row.folder) for row in rows if row.digest == digest), None)
+    folder = next((ws.evaluation_folder(row.folder) for row in rows if row.digest == digest), None)
     if folder is None or not (folder / "traces").is_dir():
         return None
     blocks = ParquetTraces(folder / "traces").load_all()

@@ -160,7 +160,7 @@ def _seen_spreads(ws: Workspace, slice_digest: str) -> tuple[Spread, ...]:
         if row.slice_digest == slice_digest
     ]
     for row in sorted(rows, key=lambda r: r.created_at, reverse=True):
-        batch = _acceptance(Path(row.folder) / "traces")
+        batch = _acceptance(ws.evaluation_folder(row.folder) / "traces")
         if batch is not None:
             return spreads(batch)
     return ()

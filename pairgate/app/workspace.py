@@ -78,6 +78,11 @@ class Workspace:
     def evaluations_dir(self) -> Path:
         return self.home / "evaluations"
 
+    def evaluation_folder(self, name: str) -> Path:
+        """The folder of a stored evaluation, by the name that the registry keeps: a home that was
+        copied or moved has its own."""
+        return self.evaluations_dir / name
+
     @property
     def work_dir(self) -> Path:
         return self.home / "work"

@@ -100,10 +100,14 @@ def _evaluate(ws: Workspace, ref: VersionRef) -> Evaluated:
     from pairgate.app import evaluate as use_case
     from pairgate.cli.progress import progress_display
 
-    with progress_display() as progress:
-        return use_case.evaluate(
-            ws, ref, progress=progress, command=f"pairgate {' '.join(sys.argv[1:])}"
-        )
+    try:
+        with progress_display() as progress:
+            return use_case.evaluate(
+                ws, ref, progress=progress, command=f"pairgate {' '.join(sys.argv[1:])}"
+            )
+    except KeyboardInterrupt:
+        note("stopped; the same command goes on from the last stored block")
+        raise
 
 
 def _finish(ws: Workspace, done: Evaluated, as_json: bool) -> None:

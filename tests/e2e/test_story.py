@@ -6,6 +6,7 @@ The steps build on each other, so they are one test; a step that fails names its
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from typing import Any
@@ -96,6 +97,16 @@ def test_a_line_from_init_to_audit(bench: Bench) -> None:
     assert alone.code == 10, "compared with a production that has no draft: " + alone.err
     assert bench.run("enable", "story").code == 0
     assert _pointers(bench)[0] == 3
+
+    # A copied home judges its own copy of the traces and leaves the original alone.
+    before = sorted(p.name for p in (bench.home / "evaluations").iterdir())
+    copied = bench.root / "copied"
+    shutil.copytree(bench.home, copied, symlinks=True)
+    judged = bench.run("--home", str(copied), "judge", "story@1")
+    assert judged.code in (0, 11), judged.err  # a second look has half the alpha
+    assert sorted(p.name for p in (bench.home / "evaluations").iterdir()) == before
+    shutil.rmtree(copied / "evaluations")
+    assert bench.run("--home", str(copied), "judge", "story@1").code == 12
 
     assert bench.run("audit", "verify", "story").code == 0
     assert bench.run("history", "story").code == 0
