@@ -118,7 +118,7 @@ def story(folder: Path) -> Iterator[Step]:
 def run_story(home: Path, folder: Path, say: Callable[[str], None]) -> list[StepTime]:
     """Run every step as a process of its own; raises `PairgateError` at an unexpected exit code."""
     times: list[StepTime] = []
-    # One delivery at the end: a mirror in the background would share the cores with the next replay.
+    # Delivered once, at the end: a mirror in the background would take cores from the next replay.
     environ = {**os.environ, "PAIRGATE_HOME": str(home), "PAIRGATE_DELIVERY": "off"}
     for step in story(folder):
         shown = "pairgate " + shlex.join(_short(a, folder) for a in step.args)
