@@ -135,6 +135,7 @@ def rollback(
     actor: Actor | None = None,
     presence: Presence | None = None,
     wait_delivery_s: float = 0.0,
+    announce: Callable[[RollbackPlan], None] | None = None,
 ) -> Moved:
     """Move production back: no model, engine, evaluation or MLflow needed.
 
@@ -150,6 +151,8 @@ def rollback(
         return earlier
     plan = plan_rollback(ws, line, to)
     if plan is not None:
+        if announce is not None:
+            announce(plan)
         ask = replace(ask, warnings=check_present(ws, plan.back, presence))
 
     def decide(situation: Situation) -> Decision | None:

@@ -108,8 +108,6 @@ def rollback(
     """
     ws = workspace(ctx)
     ref = None if to is None else VersionRef.parse(to)
-    if request_id is None:
-        _say_before(ws, line, ref)
     moved = release.rollback(
         ws,
         line,
@@ -119,16 +117,16 @@ def rollback(
         request_id=request_id,
         reason=reason,
         wait_delivery_s=wait_delivery_s,
+        announce=_say_before,
     )
     _print_moved(moved, as_json)
 
 
-def _say_before(ws: Any, line: str, ref: VersionRef | None) -> None:
-    plan = release.plan_rollback(ws, line, ref)
-    if plan is not None and plan.changes_target:
+def _say_before(plan: release.RollbackPlan) -> None:
+    if plan.changes_target:
         note(
             f"going from {plan.leaving} to {plan.back} changes the target too; to stop only the "
-            f"draft: pairgate disable {line} --reason TEXT"
+            f"draft: pairgate disable {plan.back.line} --reason TEXT"
         )
 
 
