@@ -90,7 +90,8 @@ def test_size_takes_the_spread_of_the_newest_evidence(tmp_path: Path) -> None:
         lines=lambda: [SimpleNamespace(line="l")],
         evaluations=lambda _: evidence,
     )
-    found = slice_size(cast("Workspace", SimpleNamespace(registry=registry)), "s")
+    workspace = SimpleNamespace(registry=registry, evaluation_folder=Path)
+    found = slice_size(cast("Workspace", workspace), "s")
     assert "newest evidence" in found.assumption
     assert found.sd == pytest.approx(np.std([1, 5 / 6, 0], ddof=1))
     assert [(d.domain, d.n, d.sd) for d in found.domains] == [
