@@ -41,9 +41,11 @@ def main() -> None:
             "no database is named", hint="set PAIRGATE_DATABASE_URL, or use `pairgate db upgrade`"
         )
     engine = make_engine(url)
-    with writing(engine) as connection:
-        run(connection)
-    engine.dispose()
+    try:
+        with writing(engine) as connection:
+            run(connection)
+    finally:
+        engine.dispose()
 
 
 main()

@@ -1,10 +1,13 @@
-"""The registry's tables. The triggers that guard them are in migrations/versions/0002_guards.py.
+"""The registry's tables. The triggers that guard them are in migrations/versions: 0002, 0003.
 
     line ─< version >─ pair          what exists; a line's row is its lock and its stored head
+    reference                        where the files of a pair lie that were not copied
     line ─< profile, slice, policy   what a version is judged on
     attempt, evaluation ─< check     evidence, never changed
     decision                         the append-only log, a hash chain per line
-    pin, approval, outbox            what protects, who agreed, what waits for the outside
+    pin, approval                    what protects, who agreed
+    outbox ─< delivery               what waits for the outside, and what each target has of it
+    condemned, flight                what gc may delete after the grace; who uses blobs just now
 
 Digests are `sha256:<hex>`, times ISO 8601 text in UTC, documents canonical JSON text.
 """
@@ -12,6 +15,7 @@ Digests are `sha256:<hex>`, times ISO 8601 text in UTC, documents canonical JSON
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -29,7 +33,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0006"
 """The Alembic revision that this release reads and writes (a test compares it with migrations/)."""
 
 metadata = MetaData(
@@ -101,6 +105,10 @@ version = Table(
     Column("been_production", Boolean, nullable=False, server_default=false()),
     _string("created_at"),
     _string("created_by"),
+    # When gc deleted what only this version needed; registering the same files again clears it.
+    _string("collected_at", nullable=True),
+    # When the same files were registered again last.
+    _string("renewed_at", nullable=True),
     UniqueConstraint("line", "pair_digest"),
     CheckConstraint("number >= 1", name="number_positive"),
     CheckConstraint(
@@ -241,6 +249,7 @@ decision = Table(
     _text("warnings"),
     _string("previous_hash"),
     _string("hash"),
+    _text("profiles", default="[]"),
     UniqueConstraint("line", "request_id"),
     CheckConstraint("sequence >= 1", name="sequence_positive"),
     _restrict(["line", "production"], ["version.line", "version.number"]),
@@ -286,15 +295,62 @@ outbox = Table(
     _text("payload"),
     _string("created_at"),
     _string("delivered_at", nullable=True),
-    _text("done", default=""),
-    Column("n_tries", Integer, nullable=False, server_default="0"),
-    _text("last_error", default=""),
     Index(
         "ix_outbox_pending",
         "line",
         "id",
         sqlite_where=text("delivered_at IS NULL"),
     ),
+)
+
+# One row per message and target that has tried it; `held` waits for a person.
+delivery = Table(
+    "delivery",
+    metadata,
+    Column("message_id", ForeignKey("outbox.id", ondelete="RESTRICT"), primary_key=True),
+    Column("target", String, primary_key=True),
+    _string("state"),
+    Column("n_tries", Integer, nullable=False, server_default="0"),
+    _text("last_error", default=""),
+    Column("next_try_at", String, nullable=False, server_default=""),
+    _string("changed_at"),
+    CheckConstraint("state IN ('waiting', 'held', 'done', 'dropped')", name="state_known"),
+)
+
+# What no root reached when gc last looked: version, blob, index, evaluation, slice or work.
+condemned = Table(
+    "condemned",
+    metadata,
+    Column("kind", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("n_bytes", BigInteger, nullable=False),
+    _string("condemned_at"),
+)
+
+# A registration or a run under way; `claims` are the digests of the blobs that it needs.
+flight = Table(
+    "flight",
+    metadata,
+    Column("id", String, primary_key=True),
+    _string("kind"),
+    _string("subject"),
+    _text("claims", default="[]"),
+    _string("started_at"),
+    _string("expires_at"),
+)
+
+
+# Where content lies that pairgate references and did not copy. Files may move: the row follows
+# the newest registration, and no digest covers it.
+reference = Table(
+    "reference",
+    metadata,
+    Column("digest", String, primary_key=True),
+    _text("uri"),
+    Column("size", BigInteger, nullable=False),
+    _text("version_id"),
+    _string("hashed_by"),
+    _string("recorded_at"),
 )
 
 

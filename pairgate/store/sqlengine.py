@@ -1,29 +1,27 @@
-"""Connections to the registry's database: pragmas, transactions, and errors in our own words."""
+"""Connections to the registry's database: pragmas and transactions."""
 
 from __future__ import annotations
 
 import os
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from pairgate.errors import (
-    Conflict,
-    IntegrityError,
-    InvalidInput,
-    MissingExtra,
-    PairgateError,
-    Unavailable,
-)
+from pairgate.errors import InvalidInput, MissingExtra, PairgateError, Unavailable
+from pairgate.store.sqlerrors import in_our_words, is_transient, lost_at_commit
 
+T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
 LOCK_TIMEOUT_S = 30
+_RETRIES = 8
+_TURN_MS = 30
 # WAL keeps an index in memory that processes share; over a network that memory is not shared.
 _NETWORK_FILE_SYSTEMS = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs",
@@ -58,16 +56,11 @@ def is_sqlite(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite"
 
 
-def shown(engine: Engine) -> str:
-    """The address without its password."""
-    return engine.url.render_as_string(hide_password=True)
-
-
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection in a read transaction: everything it reads is of one moment on SQLite."""
+    """A connection in a read transaction: everything that it reads is of one moment."""
     with translated(engine), engine.connect() as connection:
-        yield connection
+        yield connection.execution_options(pairgate_read=True)
 
 
 @contextmanager
@@ -76,8 +69,12 @@ def writing(engine: Engine) -> Iterator[Connection]:
     never has to be upgraded, which fails at once under load. Commits unless the body raises."""
     with translated(engine), engine.connect() as connection:
         connection = connection.execution_options(pairgate_write=True)
-        with connection.begin():
+        with connection.begin() as transaction:
             yield connection
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                raise lost_at_commit(error, engine) from error
 
 
 @contextmanager
@@ -86,14 +83,19 @@ def translated(engine: Engine) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise _in_our_words(error, shown(engine)) from error
+        raise in_our_words(error, engine) from error
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether PostgreSQL asks to run the whole transaction again (40001, 40P01)."""
-    cause = error.__cause__
-    original = cause.orig if isinstance(cause, DBAPIError) else None
-    return getattr(original, "sqlstate", None) in ("40001", "40P01")
+def again(attempt: Callable[[], T]) -> T:
+    """Run one whole transaction; some times more where PostgreSQL asks for it (`is_transient`)."""
+    for left in reversed(range(_RETRIES)):
+        try:
+            return attempt()
+        except PairgateError as error:
+            if left == 0 or not is_transient(error):
+                raise
+            time.sleep(random.uniform(0.01, 0.1))
+    raise AssertionError("unreachable")
 
 
 def check_local(path: Path) -> None:
@@ -175,48 +177,36 @@ def _use_wal(cursor: Any) -> None:
 
 
 def _on_sqlite_begin(connection: Connection) -> None:
-    write = connection.get_execution_options().get("pairgate_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    if connection.get_execution_options().get("pairgate_write"):
+        _begin_immediate(connection)
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """Take the write lock. SQLite's own waiting asks ever more rarely, so that newcomers overtake
+    whoever waits longest, for ever under load: here everybody asks as often."""
+    import sqlite3
+
+    raw: Any = connection.connection.dbapi_connection
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    raw.execute(f"PRAGMA busy_timeout = {_TURN_MS}")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    break
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # raises what SQLAlchemy makes of it
+    finally:
+        raw.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
 
 
 def _on_postgresql_begin(connection: Connection) -> None:
+    # By default each statement sees another moment; one snapshot is what SQLite gives.
+    if connection.get_execution_options().get("pairgate_read"):
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     # A lock that somebody holds shall fail clearly in CI instead of hanging the job.
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
-
-
-def _in_our_words(error: DBAPIError, where: str) -> PairgateError:
-    said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else "no message"
-    low = said.lower()
-    state = getattr(error.orig, "sqlstate", None)
-    if "not a database" in low or "malformed" in low:
-        return IntegrityError(
-            f"the registry at {where} is damaged: {said}",
-            hint="restore it from a backup; `sqlite3 FILE .recover` may save what is left",
-        )
-    if "locked" in low or "busy" in low or state == "55P03":
-        return Unavailable(
-            f"another process holds the registry at {where}: {said}", hint="run the command again"
-        )
-    if "readonly" in low or "read-only" in low:
-        return Unavailable(
-            f"the registry at {where} cannot be written: {said}",
-            hint="check the owner and the mode of the folder and of its files",
-        )
-    if "is full" in low or "no space" in low:
-        return Unavailable(f"no space is left for the registry at {where}: {said}")
-    if "unique" in low or "is there already" in low or state == "23505":
-        return Conflict(f"somebody else stored the same thing: {said}", hint="run it again")
-    if "foreign key" in low:
-        return InvalidInput(f"this refers to something that the registry does not hold: {said}")
-    if state == "23001" or isinstance(error.orig, _sqlite_integrity_error()):
-        return IntegrityError(f"the registry refuses this change: {said}")
-    return Unavailable(
-        f"the registry at {where} cannot be used: {said}",
-        hint="check --home and --database-url, and `pairgate db current`",
-    )
-
-
-def _sqlite_integrity_error() -> type[Exception]:
-    import sqlite3
-
-    return sqlite3.IntegrityError

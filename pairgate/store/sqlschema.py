@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from pairgate.errors import Unavailable
 from pairgate.store.schema import HEAD_REVISION
-from pairgate.store.sqlengine import is_sqlite, reading, shown, translated, writing
+from pairgate.store.sqlengine import is_sqlite, reading, translated, writing
+from pairgate.store.sqlerrors import shown
 
 # Any number that no other program on the same server uses for an advisory lock.
 _UPGRADE_LOCK = 0x7061_6972_6761_7465
@@ -49,15 +50,19 @@ def ensure_current(engine: Engine) -> None:
     )
 
 
-def upgrade(engine: Engine) -> str:
-    """Migrate to this release's revision; two upgrades at once take turns. Returns the revision."""
+def upgrade(engine: Engine, revision: str = HEAD_REVISION) -> str:
+    """Migrate to this release's revision, or as far as to an older one. Two upgrades at once take
+    turns, and one that fails leaves nothing. Returns the revision."""
     with _alone(engine) as connection:
         found = _revision(connection)
-        if found is not None and found > HEAD_REVISION:
-            raise Unavailable(f"the registry has schema {found}, newer than {HEAD_REVISION}")
-        if found != HEAD_REVISION:
-            _migrate(connection)
-    return HEAD_REVISION
+        if found is not None and found > revision:
+            raise Unavailable(
+                f"the registry has schema {found}, newer than {revision}",
+                hint="upgrade pairgate on this machine: a schema never goes back",
+            )
+        if found != revision:
+            migrate(connection, revision)
+    return revision
 
 
 def migrations_folder() -> Path:
@@ -88,7 +93,8 @@ def _alone(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def _migrate(connection: Connection) -> None:
+def migrate(connection: Connection, revision: str = HEAD_REVISION) -> None:
+    """Run the migrations in the caller's transaction."""
     from alembic import command
     from alembic.config import Config
 
@@ -96,7 +102,7 @@ def _migrate(connection: Connection) -> None:
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, HEAD_REVISION)
+    command.upgrade(config, revision)
 
 
 def _revision(connection: Connection) -> str | None:
