@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairgate.domain.release import Head, fold
-from pairgate.errors import IntegrityError, InvalidInput
+from pairgate.domain.pair import VersionRef
+from pairgate.domain.release import Head, Kind, fold
+from pairgate.errors import IntegrityError, InvalidInput, PairgateError
 
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
+    from pairgate.domain.garbage import LineRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +48,30 @@ def parse_head(text: str) -> AuditHead:
     sequence, _, digest = rest.partition(":")
     if not (sequence.isascii() and sequence.isdigit() and digest):
         raise InvalidInput(
-            f"{text!r} is not an audit head", hint="pass a line that `pairgate audit head` printed"
+            f"{text!r} is neither a file nor an audit head",
+            hint="pass what `pairgate audit head` or promote printed: LINE:SEQUENCE:sha256:…",
         )
     return AuditHead(line=line, sequence=int(sequence), hash=digest)
 
 
+def read_heads(given: str) -> tuple[AuditHead, ...]:
+    """Heads from a file of lines that `audit head` printed, or one such line itself."""
+    path = Path(given)
+    if path.is_file():
+        return tuple(parse_head(word) for word in path.read_text("utf-8").split())
+    return (parse_head(given),)
+
+
 def verify(ws: Workspace, line: str | None = None, exported: tuple[AuditHead, ...] = ()) -> Audited:
-    """Find an edit, a deletion, a reordering, a moved head, a changed schema or document; with
-    `exported` heads also a cut-off tail."""
-    stored = ws.registry.lines() if line is None else [ws.registry.head(line)]
+    """Find an edit, a deletion, a reordering, a moved head, a changed schema, document or state, a
+    promotion without a PASS, protected files that are gone; with `exported` heads also a cut-off
+    tail."""
+    names = [head.line for head in ws.registry.lines()] if line is None else [line]
+    records = [ws.registry.line_record(name) for name in names]  # each of one moment
     problems: list[str] = []
     n_decisions = 0
-    for head in stored:
-        decisions = ws.registry.decisions(head.line)
+    for record in records:
+        head, decisions = record.head, record.decisions
         n_decisions += len(decisions)
         try:
             folded = fold(head.line, decisions)
@@ -71,11 +85,59 @@ def verify(ws: Workspace, line: str | None = None, exported: tuple[AuditHead, ..
             for e in exported
             if e.line == head.line and e.sequence > 0 and hashes.get(e.sequence) != e.hash
         ]
-    known = {head.line for head in stored}
+    known = set(names)
     problems += [f"line {e.line} is gone" for e in exported if e.line not in known and line is None]
     problems += ws.registry.schema_problems()
     problems += ws.registry.document_problems()
-    return Audited(n_lines=len(stored), n_decisions=n_decisions, problems=tuple(problems))
+    problems += ws.registry.reference_problems()
+    problems += ws.registry.version_problems()
+    problems += ws.registry.evidence_problems()
+    problems += _policy_problems(ws)
+    for record in records:
+        problems += [*_promotion_problems(record), *_file_problems(ws, record.head)]
+    return Audited(n_lines=len(records), n_decisions=n_decisions, problems=tuple(problems))
+
+
+def _policy_problems(ws: Workspace) -> list[str]:
+    """Policies whose rules no longer have the digest that names them."""
+    from pairgate.policyfile import policy_from_document
+
+    problems = []
+    for digest in ws.registry.policy_digests():
+        try:
+            intact = policy_from_document(ws.registry.policy_document(digest)).digest == digest
+        except (PairgateError, ValueError):
+            intact = False
+        if not intact:
+            problems.append(f"policy {digest} was altered")
+    return problems
+
+
+def _promotion_problems(record: LineRecord) -> list[str]:
+    """Promotions that no PASS of their own pair carries, though no override is recorded."""
+    pairs = {v.number: v.pair_digest for v in record.versions}
+    passed = {e.digest: e.pair_digest for e in record.evidence if e.outcome == "PASS"}
+    return [
+        f"line {d.line}: decision {d.sequence} promotes {d.version} without a PASS"
+        for d in record.decisions
+        if d.kind is Kind.PROMOTE
+        and not d.override
+        and (d.version is None or passed.get(d.evaluation_digest or "") != pairs.get(d.version))
+    ]
+
+
+def _file_problems(ws: Workspace, head: Head) -> list[str]:
+    """Files of protected versions that somebody deleted; their contents are for `verify`."""
+    from pairgate.app.presence import check_present
+
+    problems: list[str] = []
+    for number in sorted(head.protected):
+        try:
+            version = ws.registry.version(VersionRef(line=head.line, selector=str(number)))
+            problems += check_present(ws, version, None)
+        except PairgateError as error:
+            problems.append(error.message)
+    return problems
 
 
 def _head_problems(stored: Head, folded: Head) -> list[str]:
