@@ -1,0 +1,1 @@
+"""Artifacts elsewhere: OCI registries, and OCI layouts of other tools. Nothing read is trusted."""
