@@ -4,6 +4,7 @@
     ROOT/index.json             the manifests (one per pair), replaced atomically
     ROOT/blobs/sha256/<hex>     the files, configs and manifests; read-only
     ROOT/staging/               what is being written; left-overs of killed writers are swept
+    ROOT/hashes/                digests of source files, by path; safe to delete
 
 A blob appears under its name only after it was written whole, hashed and synced (OCI image-spec
 1.1, image-layout). The digest is that of the bytes that were stored, not of a second reading of
@@ -18,7 +19,8 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -26,39 +28,49 @@ from typing import BinaryIO
 from pairgate.domain.canonical import canonical_json, is_digest, sha256_digest
 from pairgate.domain.pair import ARTIFACT_TYPE, MANIFEST_MEDIA_TYPE, Pair
 from pairgate.errors import IntegrityError, InvalidInput, Unavailable
+from pairgate.store.hashcache import HashCache
+from pairgate.store.localgarbage import LocalGarbage
 from pairgate.store.streams import (
     OnBytes,
     copy_and_hash,
+    copy_to,
     equal_and_undamaged,
     hash_file,
     open_regular,
+    receive,
     reflink,
     samples_equal,
     sync_folder,
+    write_all,
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
+LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 
 
-class LocalBlobStore:
+class LocalBlobStore(LocalGarbage):
     """The blob store of a workspace; safe to use from several threads and processes at once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._blobs = root / "blobs" / "sha256"
         self._staging = root / "staging"
+        self._hashes = HashCache(root / "hashes")
 
     def add_file(self, path: Path, *, on_bytes: OnBytes | None = None) -> tuple[str, int]:
         """Store a regular file; returns (digest, size in bytes).
 
-        Content that is here already is compared and hashed, not written again. Raises
+        Content that is here already is compared and hashed, not written again; when the file is
+        known to be unchanged (`HashCache`), only the stored copy is hashed. Raises
         `InvalidInput` for anything but a regular file, `IntegrityError` when the file changes
         while it is read, `Unavailable` when the disk is full.
         """
         self._prepare()
         with open_regular(path) as source:
-            before = os.fstat(source.fileno())
+            started_at_ns, before = time.time_ns(), os.fstat(source.fileno())
+            known = self._unchanged(path, before, on_bytes)
+            if known is not None:
+                return known, before.st_size
             digest = self._same_as_stored(source, before.st_size, on_bytes)
             if digest is None:
                 digest = self._copy(source, before.st_size, on_bytes)
@@ -68,6 +80,7 @@ class LocalBlobStore:
                     f"{path} changed while it was read",
                     hint="register again once nothing writes to it any more",
                 )
+        self._hashes.put(path, before, digest, started_at_ns)
         return digest, before.st_size
 
     def add_files(
@@ -95,27 +108,37 @@ class LocalBlobStore:
             if self.path(digest).read_bytes() == data:
                 return digest
         with self._staged(len(data)) as staged:
-            staged.write(data)
+            write_all(staged, data)
             self._commit(staged, digest)
         return digest
 
-    def add_manifest(self, data: bytes) -> str:
+    def add_stream(
+        self, chunks: Iterable[bytes], *, digest: str, size: int, on_bytes: OnBytes | None = None
+    ) -> None:
+        """Store a blob that comes from elsewhere, if it is what was promised.
+
+        Raises `IntegrityError` for other bytes; then nothing is left of them.
+        """
+        self._prepare()
+        if size > self.free_bytes():
+            raise Unavailable(f"no room for {size} bytes in {self.root}; nothing was stored")
+        with self._staged(size) as staged:
+            receive(chunks, staged, digest=digest, size=size, on_bytes=on_bytes)
+            self._commit(staged, digest)
+
+    def add_manifest(self, data: bytes, *, on_bytes: OnBytes | None = None) -> str:
         """Store an OCI manifest and list it in index.json, last of all its pair."""
         digest = self.add_bytes(data)
         with self._lock():
             manifests = self._index()
             if all(listed["digest"] != digest for listed in manifests):
-                manifests.append(
-                    {
-                        "mediaType": MANIFEST_MEDIA_TYPE,
-                        "artifactType": ARTIFACT_TYPE,
-                        "digest": digest,
-                        "size": len(data),
-                        "annotations": {"org.opencontainers.image.ref.name": ref_name(digest)},
-                    }
-                )
-                self._write_index(manifests)
+                self._write_index([*manifests, index_entry(digest, len(data))])
         return digest
+
+    def require_reachable(self) -> None:
+        """An unmounted store is not one whose files are missing. Raises `Unavailable`."""
+        if not (self.root / "oci-layout").is_file():
+            raise Unavailable(f"there is no store at {self.root} (is it mounted?)")
 
     def path(self, digest: str) -> Path:
         """Where the blob is, or would be."""
@@ -153,11 +176,15 @@ class LocalBlobStore:
 
     def missing(self, pair: Pair) -> tuple[str, ...]:
         """Digests of the pair's blobs that are absent or have another size (no hashing)."""
-        manifest, config = pair.manifest(), pair.config_blob()
-        wanted = {entry.sha256: entry.size for model in pair.models for entry in model.files}
-        wanted[sha256_digest(config)] = len(config)
-        wanted[sha256_digest(manifest)] = len(manifest)
-        return tuple(digest for digest, size in wanted.items() if not self.has(digest, size))
+        return tuple(d for d, size in pair_blobs(pair).items() if not self.has(d, size))
+
+    def fetch(self, digest: str, size: int, *, on_bytes: OnBytes | None = None) -> Path:
+        """Where the blob is on this machine: in this store it always is."""
+        if not self.has(digest, size):
+            raise _missing(digest)
+        if on_bytes:
+            on_bytes(size)
+        return self.path(digest)
 
     def copy_out(self, digest: str, path: Path) -> None:
         """Write the blob to a new file outside the store, checking what was written.
@@ -168,13 +195,10 @@ class LocalBlobStore:
             blob = self.path(digest).open("rb", buffering=0)
         except FileNotFoundError:
             raise _missing(digest) from None
-        with blob, path.open("xb+", buffering=0) as copy:
-            cloned = reflink(blob, copy)
-            size = os.fstat(blob.fileno()).st_size
-            found = hash_file(copy, None) if cloned else copy_and_hash(blob, copy, size, None)
-            if found != digest:
-                raise _damaged(digest, self.root)
-            os.fsync(copy.fileno())
+        with blob:
+            found = copy_to(blob, path)
+        if found != digest:
+            raise _damaged(digest, self.root)
 
     def free_bytes(self) -> int:
         """Bytes that can still be written where the store is."""
@@ -191,7 +215,7 @@ class LocalBlobStore:
         with self._lock():
             if not (self.root / "index.json").exists():
                 self._write_index([])
-            _replace(self.root / "oci-layout", _LAYOUT)
+            self._replace(self.root / "oci-layout", LAYOUT)
 
     def _copy(self, source: BinaryIO, size: int, on_bytes: OnBytes | None) -> str:
         with self._staged(size) as staged:
@@ -204,6 +228,19 @@ class LocalBlobStore:
                 digest = copy_and_hash(source, staged, size, on_bytes)
             self._commit(staged, digest)
         return digest
+
+    def _unchanged(self, path: Path, found: os.stat_result, on_bytes: OnBytes | None) -> str | None:
+        """The digest of a source that did not change since it was hashed, if the stored copy of
+        that content is undamaged; the source is not read."""
+        digest = self._hashes.get(path, found)
+        if digest is None or not self.has(digest, found.st_size):
+            return None
+        with suppress(FileNotFoundError), self.path(digest).open("rb", buffering=0) as blob:
+            if hash_file(blob, on_bytes) == digest:
+                return digest
+            if on_bytes:
+                on_bytes(-found.st_size)  # what follows reports them again
+        return None
 
     def _same_as_stored(self, source: BinaryIO, size: int, on_bytes: OnBytes | None) -> str | None:
         """The digest of a stored blob that equals the source byte by byte and is undamaged."""
@@ -256,15 +293,16 @@ class LocalBlobStore:
         os.rename(staged.name, self.path(digest))
         sync_folder(self._blobs)
 
-    def sweep(self) -> int:
-        """Delete what killed writers left in the staging folder; returns how many files."""
-        n_swept = 0
-        for path in list(self._staging.iterdir()) if self._staging.is_dir() else []:
-            with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as left:
-                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living writer holds it
-                path.unlink()
-                n_swept += 1
-        return n_swept
+    def list_index(self) -> tuple[str, ...]:
+        """Digests of the manifests that index.json lists; raises `IntegrityError`."""
+        if not (self.root / "index.json").exists():
+            return ()
+        return tuple(str(listed["digest"]) for listed in self._index())
+
+    def delete_index_entry(self, digest: str) -> None:
+        """List the manifest no longer; its blob stays. Absent is fine."""
+        with self._lock():
+            self._write_index([m for m in self._index() if m["digest"] != digest])
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -285,30 +323,46 @@ class LocalBlobStore:
         return manifests
 
     def _write_index(self, manifests: list[dict[str, object]]) -> None:
-        index = {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.index.v1+json",
-            "manifests": manifests,
-        }
-        _replace(self.root / "index.json", canonical_json(index))
+        self._replace(self.root / "index.json", index_document(manifests))
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Atomically, by way of the staging folder, where left-overs of a kill are swept."""
+        with self._staged(len(data)) as staged:
+            write_all(staged, data)
+            os.fsync(staged.fileno())
+            os.replace(staged.name, path)
+        sync_folder(path.parent)
+
+
+def pair_blobs(pair: Pair) -> dict[str, int]:
+    """Bytes of every blob that a pair consists of, by digest: files, config and manifest."""
+    blobs = {entry.sha256: entry.size for model in pair.models for entry in model.files}
+    for data in (pair.config_blob(), pair.manifest()):
+        blobs[sha256_digest(data)] = len(data)
+    return blobs
+
+
+def index_document(manifests: list[dict[str, object]]) -> bytes:
+    """An index.json (OCI image-spec 1.1, image-index)."""
+    media_type = "application/vnd.oci.image.index.v1+json"
+    index = {"schemaVersion": 2, "mediaType": media_type, "manifests": manifests}
+    return canonical_json(index)
+
+
+def index_entry(digest: str, size: int) -> dict[str, object]:
+    """How index.json lists a pair's manifest."""
+    return {
+        "mediaType": MANIFEST_MEDIA_TYPE,
+        "artifactType": ARTIFACT_TYPE,
+        "digest": digest,
+        "size": size,
+        "annotations": {"org.opencontainers.image.ref.name": ref_name(digest)},
+    }
 
 
 def ref_name(digest: str) -> str:
     """The name of a manifest in index.json, for tools that copy by name: `oci:ROOT:NAME`."""
     return digest.replace("sha256:", "sha256-")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with staged.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def _missing(digest: str) -> IntegrityError:

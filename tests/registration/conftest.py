@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +71,56 @@ def make_model(tmp_path: Path, tokenizer_json: str) -> MakeModel:
 @pytest.fixture
 def ws(tmp_path: Path):
     workspace = Workspace.open(home=str(tmp_path / "home"), create=True)
+    workspace.registry.create_line("chat", now())
+    yield workspace
+    workspace.close()
+
+
+# --- a stand-in for S3: moto's server, a process of its own on loopback ------------------------
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a running server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = (tmp_path_factory.mktemp("moto") / "log").open("wb")
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1"]
+    server = subprocess.Popen([*command, "-p", str(port)], stdout=log, stderr=log)
+    for _ in range(300):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}"
+    server.terminate()
+    server.wait()
+    log.close()
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The server's file system; `s3.bucket` is new."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "stand-in")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    fs = s3fs.S3FileSystem(use_listings_cache=False)
+    fs.bucket = f"bucket-{secrets.token_hex(6)}"
+    fs.mkdir(fs.bucket)
+    yield fs
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def remote_ws(tmp_path: Path, s3: Any) -> Iterator[Workspace]:
+    """A workspace whose store is on the stand-in."""
+    home, url = str(tmp_path / "home"), f"s3://{s3.bucket}/pairs"
+    workspace = Workspace.open(home=home, store_url=url, create=True)
     workspace.registry.create_line("chat", now())
     yield workspace
     workspace.close()

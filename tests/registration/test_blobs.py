@@ -236,3 +236,93 @@ def test_copy_out_hashes_what_it_writes(store: LocalBlobStore, tmp_path: Path) -
     store.path(digest).write_bytes(b"evil")
     with pytest.raises(IntegrityError):
         store.copy_out(digest, tmp_path / "out2")
+
+
+# --- sources that did not change since they were hashed ---------------------------------------
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that runs two seconds ahead of file times."""
+    real = time.time_ns
+    monkeypatch.setattr(blobs_module.time, "time_ns", lambda: real() + 2_000_000_000)
+
+
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on reading a source raises."""
+    monkeypatch.setattr(LocalBlobStore, "_same_as_stored", None)
+
+
+def test_an_unchanged_source_is_not_read_again(
+    store: LocalBlobStore, tmp_path: Path, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "f", os.urandom(300_000))
+    first = store.add_file(source)
+    unread(monkeypatch)
+    reported: list[int] = []
+    assert store.add_file(source, on_bytes=reported.append) == first
+    assert sum(reported) == 300_000
+
+
+def test_a_source_as_young_as_the_clock_is_coarse_is_read_again(
+    store: LocalBlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "f", b"young")
+    store.add_file(source)
+    unread(monkeypatch)
+    with pytest.raises(TypeError):
+        store.add_file(source)
+
+
+def rewrite(path: Path) -> None:
+    """Other bytes of the same size under the same modification time."""
+    kept = path.stat()
+    path.write_bytes(b"B" * kept.st_size)
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+
+def swap(path: Path) -> None:
+    """Another file of the same size and time in its place."""
+    kept = path.stat()
+    other = write(path.with_name("other"), b"B" * kept.st_size)
+    os.utime(other, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    other.rename(path)
+
+
+@pytest.mark.parametrize("change", [rewrite, swap])
+def test_a_changed_source_is_read_whatever_its_modification_time(
+    store: LocalBlobStore, tmp_path: Path, settled: None, change
+) -> None:
+    source = write(tmp_path / "f", b"A" * 300_000)
+    first, _ = store.add_file(source)
+    change(source)
+    second, _ = store.add_file(source)
+    assert second == "sha256:" + hashlib.sha256(b"B" * 300_000).hexdigest() != first
+
+
+def test_trust_in_the_source_is_no_trust_in_the_stored_copy(
+    store: LocalBlobStore, tmp_path: Path, settled: None
+) -> None:
+    source = write(tmp_path / "f", os.urandom(300_000))
+    digest, _ = store.add_file(source)
+    blob = store.path(digest)
+    blob.chmod(0o644)
+    blob.write_bytes(b"\0" * 300_000)
+    reported: list[int] = []
+    assert store.add_file(source, on_bytes=reported.append) == (digest, 300_000)
+    assert sum(reported) == 300_000
+    store.verify(digest)
+    store.delete_blob(digest)
+    assert store.add_file(source) == (digest, 300_000)
+    store.verify(digest)
+
+
+@pytest.mark.parametrize("record", [b"", b"[]", b'{"file":[],"digest":"x"}', b"{"])
+def test_a_broken_record_costs_time_only(
+    store: LocalBlobStore, tmp_path: Path, settled: None, record: bytes
+) -> None:
+    source = write(tmp_path / "f", b"bytes")
+    first = store.add_file(source)
+    (entry,) = (store.root / "hashes").iterdir()
+    entry.write_bytes(record)
+    assert store.add_file(source) == first

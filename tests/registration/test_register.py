@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pairgate.app.register import materialise, presence, pull, register, verify_pair
+from pairgate.app.register import materialise, presence, register, verify_pair
+from pairgate.app.transfer import pull
 from pairgate.app.workspace import Workspace
 from pairgate.domain.pair import Method, VersionRef
 from pairgate.domain.release import Actor
@@ -181,7 +182,7 @@ def test_killed_anywhere_leaves_no_version_and_again_completes(
 
         owner = sqlpairs if {stop_at!r} == "ensure_version" else blobs.LocalBlobStore
         if {stop_at!r} == "_write_index":
-            blobs.LocalBlobStore(Workspace.open(home={str(ws.home)!r}).blobs.root)._prepare()
+            blobs.LocalBlobStore(Workspace.open(home={str(ws.home)!r}).home / "store")._prepare()
         setattr(owner, {stop_at!r}, die)
         ws = Workspace.open(home={str(ws.home)!r})
         app.register(ws, "chat", target={str(target)!r}, draft={str(draft)!r})
@@ -221,7 +222,7 @@ def test_a_source_that_breaks_its_promise_is_an_integrity_error(
 
     real = sources.resolve
 
-    def promised(spec, allowed):
+    def promised(spec, allowed, **_):
         source = real(spec, allowed)
         wrong = "sha256:" + "0" * 64
         files = tuple(replace(f, sha256=wrong if f.path == path else None) for f in source.files)
@@ -302,18 +303,18 @@ def test_pull_copies_into_an_empty_folder_and_checks_what_it_writes(
     done = register(ws, "chat", target=str(target), draft=str(make_model("d", seed=1)))
     out = tmp_path / "out"
     out.mkdir()
-    assert pull(ws, VersionRef.parse("chat@1"), out) == done.version
+    assert pull(ws, VersionRef.parse("chat@1"), out).version == done.version
     copied = {p.name for p in (out / "target").iterdir()}
     assert copied == {p.name for p in target.iterdir()}
     assert (out / "draft" / "model.safetensors").stat().st_nlink == 1
     assert (out / "pair.json").read_bytes() == done.pair.config_blob()
-    with pytest.raises(InvalidInput, match="not an empty folder"):
-        pull(ws, VersionRef.parse("chat@1"), out)
     entry = next(f for f in done.pair.target.files if f.path == "model.safetensors")
     damage(ws, entry.sha256, b"\0" * entry.size)
     with pytest.raises(IntegrityError):
         pull(ws, VersionRef.parse("chat@1"), tmp_path / "second")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "models", "out"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        *("home", "models", "out", "out.versions")
+    ]
 
 
 def test_progress_counts_every_byte_of_the_weights_once(ws, make_model) -> None:

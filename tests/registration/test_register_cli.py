@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pairgate.cli import cli
+from pairgate.errors import IntegrityError
 
 
 @pytest.fixture
@@ -78,3 +79,19 @@ def test_exit_codes(ws, make_model) -> None:
     assert code("register", "chat", "--target", str(target)) == 0
     next((ws.home / "store" / "blobs" / "sha256").iterdir()).unlink()
     assert code("verify", "chat@1") == 14
+
+
+def test_referenced_files_are_named_and_a_change_is_found(run, make_model) -> None:
+    target = make_model("t")
+    done = run("register", "chat", "--target", target, "--reference")
+    weights = target / "model.safetensors"
+    assert f"stays at  {weights.as_uri()} (hash: read once at registration)" in done.stdout
+    assert "1 referenced files are unchanged where they are" in run("verify", "chat@1").stdout
+    assert weights.as_uri() in run("show", "chat@1").stdout
+    weights.unlink()
+    with pytest.raises(IntegrityError, match="is gone") as caught:
+        run("verify", "chat@1")
+    assert caught.value.exit_code == 14
+    assert f"! chat@1: {weights.as_uri()} is gone" in run("status", "chat").stdout
+    document = json.loads(run("status", "chat", "--json").stdout)
+    assert "is gone" in document[0]["versions"][0]["problem"]

@@ -223,7 +223,11 @@ def hub(make_model, tmp_path, monkeypatch):
         asked.append((name, revision))
         lfs = SimpleNamespace(sha256="1" * 64)
         siblings = [
-            SimpleNamespace(rfilename=f.name, lfs=lfs if f.suffix == ".safetensors" else None)
+            SimpleNamespace(
+                rfilename=f.name,
+                size=f.stat().st_size,
+                lfs=lfs if f.suffix == ".safetensors" else None,
+            )
             for f in model.iterdir()
         ]
         return SimpleNamespace(sha=COMMIT, siblings=siblings)
