@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "seq_length",
     ),
 }
+_WORD = re.compile(r"[\w.:-]{0,200}\Z", re.ASCII)
 _REQUIRED = ("hidden_size", "n_layers", "vocab_size")
 # Absent in models without attention or without a fixed length; 0 then.
 _OPTIONAL = ("n_heads", "max_position_embeddings")
@@ -62,10 +64,11 @@ def read_architecture(
         )
     hidden_size, n_heads = numbers["hidden_size"] or 0, numbers["n_heads"] or 0
     n_kv_heads = numbers["n_kv_heads"] or (1 if text.get("multi_query") else n_heads)
-    classes = config.get("architectures") or text.get("architectures") or [""]
+    classes = config.get("architectures") or text.get("architectures") or []
+    class_name = classes[0] if isinstance(classes, list) and classes else ""
     return Architecture(
-        model_type=model_type,
-        class_name=str(classes[0]),
+        model_type=_word(model_type, "model_type", role),
+        class_name=_word(class_name, "architectures", role),
         n_parameters=n_parameters(weights.values()),
         vocab_size=numbers["vocab_size"] or 0,
         max_position_embeddings=numbers["max_position_embeddings"] or 0,
@@ -78,13 +81,20 @@ def read_architecture(
     )
 
 
+def _word(value: object, key: str, role: str) -> str:
+    """A name of a class or family: what reading commands print, so nothing else is let in."""
+    if not isinstance(value, str) or not _WORD.match(value):
+        raise InvalidInput(f"config.json of the {role}: {key} is {value!r:.200}, not a name")
+    return value
+
+
 def _number(config: Mapping[str, Any], names: tuple[str, ...], role: str) -> int | None:
     for name in names:
         value = config.get(name)
         if value is None:
             continue
-        if type(value) is not int or value < 0:
-            raise InvalidInput(f"config.json of the {role}: {name} is {value!r}, not a count")
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise InvalidInput(f"config.json of the {role}: {name} is {value!r:.50}, not a count")
         return value
     return None
 

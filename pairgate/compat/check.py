@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pairgate.compat.architecture import read_architecture, text_config
 from pairgate.compat.documents import Documents, parse_object
-from pairgate.compat.heads import Head, check_head, check_mtp
+from pairgate.compat.heads import Head, check_head
 from pairgate.compat.match import MatchKind, compare_tokenizers, require_match
+from pairgate.compat.mtp import check_mtp, mtp_tensors
 from pairgate.compat.native import method_obstacle, model_obstacle
 from pairgate.compat.tokenizer import Tokenizer, read_tokenizer
 from pairgate.compat.weights import (
@@ -25,20 +25,27 @@ from pairgate.compat.weights import (
 from pairgate.domain.pair import Architecture, Method
 from pairgate.errors import InvalidInput, Refused
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pairgate.ports import ByteRanges
+
 _PICKLE_DTYPE_BYTES = {"float32": 4, "float64": 8}  # every other dtype of pickled weights has 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model as its files describe it. `headers` is empty for pickled weights."""
+    """A model as its files describe it. `headers` is empty for pickled weights, `origin` is the
+    source as it was named."""
 
     role: str
     config: Mapping[str, Any]
     architecture: Architecture
     tokenizer: Tokenizer | None
     headers: Mapping[str, Header]
-    weights: Mapping[str, Path]
+    weights: Mapping[str, Path | ByteRanges]
     flags: tuple[str, ...]
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,11 @@ class Compatibility:
 
 
 def read_model(
-    role: str, documents: Documents, weights: Mapping[str, Path], flags: tuple[str, ...]
+    role: str,
+    documents: Documents,
+    weights: Mapping[str, Path | ByteRanges],
+    flags: tuple[str, ...],
+    origin: str = "",
 ) -> Model:
     """Raises `InvalidInput` naming the file that is broken."""
     if "config.json" not in documents:
@@ -74,10 +85,11 @@ def read_model(
         headers=headers,
         weights=weights,
         flags=flags,
+        origin=origin,
     )
 
 
-def read_headers(weights: Mapping[str, Path]) -> dict[str, Header]:
+def read_headers(weights: Mapping[str, Path | ByteRanges]) -> dict[str, Header]:
     """The header of every safetensors file, by path in the model's folder."""
     return {
         name: read_header(path, name)
@@ -91,11 +103,13 @@ def check_pair(target: Model, draft: Model | None, method: Method) -> Compatibil
     kind: MatchKind | None = None
     warnings: tuple[str, ...] = ()
     if method is Method.MTP:
-        check_mtp(target.config, frozenset(n for h in target.headers.values() for n in h))
+        located = mtp_tensors(target.config, target.headers, target.weights)
+        warnings = check_mtp(target.config, located)
     if draft is not None and method is Method.DRAFT_MODEL:
         kind, warnings = _check_draft_model(target, draft)
     elif draft is not None:
-        warnings = check_head(method, _head(draft), target.architecture)
+        warnings = check_head(method, _head(draft, target), target.architecture)
+        warnings += _head_tokenizer_warnings(target, draft)
     obstacle = method_obstacle(method)
     for model in (target, draft):
         if model is not None:
@@ -142,18 +156,36 @@ def _check_draft_model(target: Model, draft: Model) -> tuple[MatchKind, tuple[st
     return match.kind, warnings
 
 
-def _head(draft: Model) -> Head:
+def _head_tokenizer_warnings(target: Model, draft: Model) -> tuple[str, ...]:
+    """A head needs none; one that came along says what it was trained with."""
+    if target.tokenizer is None or draft.tokenizer is None:
+        return ()
+    match = compare_tokenizers(
+        target.tokenizer,
+        draft.tokenizer,
+        target_vocab_size=target.architecture.vocab_size,
+        draft_vocab_size=target.architecture.vocab_size,
+    )
+    if match.kind is not MatchKind.INCOMPATIBLE:
+        return ()
+    return (
+        f"the head came with another tokenizer than the target's ({match.n_differing} ids differ, "
+        f"first {match.differences[0]}): it was trained for another target",
+    )
+
+
+def _head(draft: Model, target: Model) -> Head:
     where = {name: draft.weights[file] for file, header in draft.headers.items() for name in header}
 
     def read(tensor: Tensor) -> bytes:
         return read_tensor_bytes(where[tensor.name], tensor)
 
     tensors = {name: t for header in draft.headers.values() for name, t in header.items()}
-    return Head(config=draft.config, tensors=tensors, read=read)
+    return Head(config=draft.config, tensors=tensors, read=read, target_name=target.origin)
 
 
 def _with_pickled_size(
-    architecture: Architecture, config: Mapping[str, Any], weights: Mapping[str, Path]
+    architecture: Architecture, config: Mapping[str, Any], weights: Mapping[str, Path | ByteRanges]
 ) -> Architecture:
     """Size and dtype from the archive's directory and the config, without unpickling."""
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")

@@ -1,8 +1,9 @@
-"""Checks for drafts that are no language models of their own: EAGLE-3, DFlash and MTP heads.
+"""Checks for drafts that are no language models of their own: EAGLE-3 and DFlash heads.
 
 EAGLE-3 (Li et al. 2025) reads hidden states of the target at some layers and may propose from a
 reduced vocabulary: `d2t[i]` is added to draft id i to get the target's id, and `t2d` marks the
-target ids that the draft has.
+target ids that the draft has. DFlash (Chen et al. 2026) proposes a block at once, from hidden
+states of `target_layer_ids`. The speculators format wraps both and names the verifier.
 """
 
 from __future__ import annotations
@@ -24,50 +25,56 @@ _N_AUXILIARY_LAYERS = 3  # what EAGLE-3 concatenates when the config does not sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A head's config and tensors; `read` gives the bytes of a small one."""
+    """A head's config and tensors; `read` gives the bytes of a small one. `target_name` is where
+    the target came from."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     read: Callable[[Tensor], bytes]
+    target_name: str = ""
 
 
 def check_head(method: Method, head: Head, target: Architecture) -> tuple[str, ...]:
     """Raises `Refused` when the head cannot belong to the target; returns warnings."""
     _check_hidden_size(head, target)
     layers = _auxiliary_layers(head.config)
-    deep = [layer for layer in layers if not 0 <= layer <= target.n_layers]
+    depth = head.config.get("num_target_layers", target.n_layers)
+    if depth != target.n_layers:
+        raise Refused(
+            f"the {method} head was made for a target of {depth} layers, this one has "
+            f"{target.n_layers}",
+            hint="use a head that was trained for this target",
+        )
+    deep = [layer for layer in layers if not 0 <= layer < target.n_layers]
     if deep:
         raise Refused(
             f"the {method} head reads layers {deep} of a target that has {target.n_layers} layers",
             hint="use a head that was trained for this target",
         )
-    _check_vocabulary(head, target)
-    verifier = _verifier(head.config)
-    return (f"the head names {verifier} as its target",) if verifier else ()
-
-
-def check_mtp(config: Mapping[str, Any], names: frozenset[str]) -> None:
-    """Raises `Refused` unless the target's own files hold the prediction layers that its config
-    announces. `names` are the tensors of the target."""
-    text = text_config(config)
-    n_layers = text.get("num_nextn_predict_layers") or text.get("mtp_num_hidden_layers") or 0
-    depth = text.get("num_hidden_layers", 0)
-    found = any(f".layers.{depth}." in name or "mtp." in name for name in names)
-    if not n_layers or not found:
-        raise Refused(
-            f"the target announces {n_layers} MTP layers and its files hold "
-            f"{'some' if found else 'none'}",
-            hint="use a checkpoint that kept its MTP layers, or another --method",
-        )
+    return (*_check_vocabulary(head, target), *_verifier_warnings(head, target))
 
 
 def suggested_tokens(config: Mapping[str, Any]) -> int | None:
-    """The draft length that a speculators checkpoint recommends."""
-    for proposal in _speculators(config).get("proposal_methods") or ():
-        n_tokens = proposal.get("speculative_tokens") if isinstance(proposal, dict) else None
-        if type(n_tokens) is int:
-            return n_tokens
-    return None
+    """The draft length that a speculators checkpoint recommends, or the block of a DFlash head
+    less the token that it starts from."""
+    speculators = _speculators(config)
+    default = speculators.get("default_proposal_method")
+    methods = speculators.get("proposal_methods")
+    proposals = [p for p in methods if isinstance(p, dict)] if isinstance(methods, list) else []
+    proposals.sort(key=lambda p: p.get("proposal_type") != default)
+    said = [p.get("speculative_tokens") for p in proposals]
+    counts = [n for n in (*said, speculators.get("num_speculative_tokens")) if type(n) is int]
+    nested = config.get("dflash_config")
+    if isinstance(nested, dict):
+        block = config.get("block_size") or nested.get("block_size")
+        counts += [block - 1] if type(block) is int and block > 1 else []
+    return counts[0] if counts else None
+
+
+def named_verifier(config: Mapping[str, Any]) -> str | None:
+    """The target that a speculators checkpoint was trained for: a repository or a folder."""
+    name = _verifier(config).get("name_or_path")
+    return name if isinstance(name, str) and name else None
 
 
 def _speculators(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,13 +113,33 @@ def _auxiliary_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
     return ()
 
 
-def _verifier(config: Mapping[str, Any]) -> str | None:
+def _verifier(config: Mapping[str, Any]) -> Mapping[str, Any]:
     verifier = _speculators(config).get("verifier")
-    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
-    return name if isinstance(name, str) else None
+    return verifier if isinstance(verifier, dict) else {}
 
 
-def _check_vocabulary(head: Head, target: Architecture) -> None:
+def _verifier_warnings(head: Head, target: Architecture) -> tuple[str, ...]:
+    """What speaks against the target being the one that the head was trained for."""
+    warnings = []
+    name = named_verifier(head.config)
+    if name is not None and not _is_named(head.target_name, name):
+        warnings.append(
+            f"the head was trained for {name}, and the target is {head.target_name or 'another'}: "
+            "make sure that this is the same model"
+        )
+    classes = _verifier(head.config).get("architectures")
+    if isinstance(classes, list) and classes and target.class_name not in classes:
+        warnings.append(f"the head was trained for a {classes[0]}, this is a {target.class_name}")
+    return tuple(warnings)
+
+
+def _is_named(source: str, name: str) -> bool:
+    """Whether a source (a folder, or hf://org/name@revision) is what a config calls `name`."""
+    repository = source.removeprefix("hf://").partition("@")[0]
+    return repository.casefold() == name.removeprefix("hf://").partition("@")[0].casefold()
+
+
+def _check_vocabulary(head: Head, target: Architecture) -> tuple[str, ...]:
     """A reduced vocabulary needs `d2t`: one offset per draft id, to distinct target ids."""
     n_draft = head.config.get("draft_vocab_size") or target.vocab_size
     if type(n_draft) is not int:
@@ -125,7 +152,7 @@ def _check_vocabulary(head: Head, target: Architecture) -> None:
                 "holds no d2t that says which",
                 hint="export the head with its vocabulary mapping",
             )
-        return
+        return ()
     if d2t.dtype != "I64" or d2t.shape != (n_draft,):
         raise Refused(f"d2t is {d2t.dtype} {d2t.shape}; {n_draft} values of I64 are needed")
     ids = [draft_id + offset for draft_id, offset in enumerate(_int64(head.read(d2t)))]
@@ -137,12 +164,15 @@ def _check_vocabulary(head: Head, target: Architecture) -> None:
             hint="export the head with the vocabulary mapping that it was trained with",
         )
     if t2d is None:
-        return
+        if n_draft == target.vocab_size:
+            return ()
+        return ("the head holds d2t without t2d: some engines and trainers need both",)
     marked = {i for i, flag in enumerate(head.read(t2d)) if flag} if t2d.dtype == "BOOL" else None
     if t2d.shape != (target.vocab_size,) or marked != set(ids):
         raise Refused(
             f"t2d ({t2d.dtype} {t2d.shape}) does not mark the {len(ids)} ids that d2t maps to"
         )
+    return ()
 
 
 def _int64(data: bytes) -> array[int]:

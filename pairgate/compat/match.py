@@ -99,6 +99,13 @@ def _warnings(target: Tokenizer, draft: Tokenizer) -> tuple[str, ...]:
         ours, theirs = target.special.get(name), draft.special.get(name)
         if ours != theirs:
             warnings.append(f"{name} is {ours} for the target and {theirs} for the draft")
+    common = target.tokens.keys() & draft.tokens.keys()
+    odd = sorted(i for i in target.added_ids ^ draft.added_ids if i in common)
+    if odd:
+        warnings.append(
+            f"{len(odd)} ids are added tokens for one of the two only, first {odd[0]} "
+            f"({_shown(target.tokens[odd[0]])}): text that spells them is cut differently"
+        )
     if target.chat_template != draft.chat_template:
         warnings.append("target and draft have different chat templates; the target's is used")
     return tuple(warnings)

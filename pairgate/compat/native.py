@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pairgate.compat.engines import RUNS, engines_for
 from pairgate.domain.pair import Method
 
 # Decoder-only models whose only state is one key and value per position (full or sliding
@@ -39,14 +40,14 @@ NATIVE_MODEL_TYPES = frozenset(
 )
 
 
-_SERVE = "needs a serving engine (vllm)"
+_SERVE = "needs a serving engine such as vllm"
 
 
 def method_obstacle(method: Method) -> str | None:
     """Why the native engine cannot evaluate this method; None if it can."""
-    if method in (Method.DRAFT_MODEL, Method.NONE):
+    if method in RUNS["native"]:
         return None
-    return f"method {method} {_SERVE}"
+    return f"method {method} needs a serving engine: {', '.join(engines_for(method))}"
 
 
 def model_obstacle(

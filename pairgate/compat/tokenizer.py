@@ -64,7 +64,7 @@ def read_tokenizer(documents: Documents, *, role: str) -> Tokenizer | None:
     config = parse_object(documents, "tokenizer_config.json", role)
     try:
         return _build(spec, config, _chat_template(documents, config, role))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise InvalidInput(f"the tokenizer of the {role} cannot be read: {error!r}") from error
 
 
@@ -73,13 +73,13 @@ def _build(spec: Mapping[str, Any], config: Mapping[str, Any], template: str | N
     to_bytes = _TokenBytes(spec)
     tokens: dict[int, bytes] = {}
     for text, token_id in _vocabulary(model):
-        if type(token_id) is not int or token_id < 0:
-            raise ValueError(f"token {text!r} has the id {token_id!r}")
+        _check_token(text, token_id)
         if token_id in tokens:
             raise ValueError(f"two tokens have the id {token_id}")
         tokens[token_id] = to_bytes(text)
     added = {entry["content"]: entry["id"] for entry in spec.get("added_tokens") or ()}
     for text, token_id in added.items():
+        _check_token(text, token_id)
         tokens[token_id] = text.encode("utf-8", "surrogatepass")
     ids = {**dict(_vocabulary(model)), **added}
     special = {name: ids[text] for name, text in _special_texts(config) if text in ids}
@@ -96,6 +96,11 @@ def _build(spec: Mapping[str, Any], config: Mapping[str, Any], template: str | N
         segmentation_digest=digest_of(segmentation),
         chat_template=template,
     )
+
+
+def _check_token(text: object, token_id: object) -> None:
+    if not isinstance(text, str) or type(token_id) is not int or not 0 <= token_id < 2**31:
+        raise ValueError(f"token {text!r:.80} has the id {token_id!r:.40}")
 
 
 def _is_unigram(model: Mapping[str, Any]) -> bool:

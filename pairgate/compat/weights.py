@@ -13,13 +13,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pairgate.compat.documents import reject_duplicate_keys
-from pairgate.errors import InvalidInput, Refused
+from pairgate.domain.documents import reject_duplicate_keys, reject_nan
+from pairgate.errors import IntegrityError, InvalidInput, Refused
+
+if TYPE_CHECKING:
+    from pairgate.ports import ByteRanges
 
 # What the reference implementation accepts at most.
 MAX_HEADER_BYTES = 100_000_000
+_MAX_DIMENSIONS = 64  # those of torch
 INDEX_NAME = "model.safetensors.index.json"
 
 # name in the header -> (bits per element, name in torch)
@@ -69,27 +73,30 @@ class Tensor:
 Header = Mapping[str, Tensor]
 
 
-def read_header(path: Path, name: str) -> Header:
+def read_header(file: Path | ByteRanges, name: str) -> Header:
     """The tensors of a safetensors file by name.
 
     Raises `InvalidInput` naming the file and what is wrong: a length beyond the file, a header
     that is not JSON, offsets that overlap, leave holes or do not match dtype and shape.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        if len(prefix) < 8:
-            raise InvalidInput(f"{name} is not a safetensors file: it has {len(prefix)} bytes")
-        (n_header,) = struct.unpack("<Q", prefix)
-        if n_header > min(MAX_HEADER_BYTES, size - 8):
-            raise InvalidInput(
-                f"{name} is not a safetensors file: it announces a header of {n_header} bytes in "
-                f"a file of {size} bytes",
-                hint="the download may be incomplete, or this is a Git LFS pointer",
-            )
-        raw = file.read(n_header)
+    source = byte_ranges(file)
+    size = source.size
+    prefix = source.read(0, 8)
+    if len(prefix) < 8:
+        raise InvalidInput(f"{name} is not a safetensors file: it has {len(prefix)} bytes")
+    (n_header,) = struct.unpack("<Q", prefix)
+    if n_header > min(MAX_HEADER_BYTES, size - 8):
+        raise InvalidInput(
+            f"{name} is not a safetensors file: it announces a header of {n_header} bytes in "
+            f"a file of {size} bytes",
+            hint="the download may be incomplete, or this is a Git LFS pointer",
+        )
+    raw = source.read(8, n_header)
     try:
-        document = json.loads(raw, object_pairs_hook=reject_duplicate_keys)
+        document = json.loads(
+            raw, object_pairs_hook=reject_duplicate_keys, parse_constant=reject_nan
+        )
+        _check_metadata(document.get("__metadata__", {}))
         tensors = [
             _tensor(key, value, 8 + n_header)
             for key, value in document.items()
@@ -101,11 +108,18 @@ def read_header(path: Path, name: str) -> Header:
     return {tensor.name: tensor for tensor in tensors}
 
 
+def _check_metadata(value: Mapping[str, Any]) -> None:
+    if not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("its metadata is not text")
+
+
 def _tensor(name: str, value: Mapping[str, Any], data_start: int) -> Tensor:
     shape = tuple(value["shape"])
+    if len(shape) > _MAX_DIMENSIONS:  # their product would take for ever
+        raise ValueError(f"{name!r} has {len(shape)} dimensions")
     begin, end = value["data_offsets"]
     numbers = (*shape, begin, end)
-    if not all(type(n) is int and n >= 0 for n in numbers):
+    if not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
         raise ValueError(f"{name!r} has shape {shape} and offsets {begin}, {end}")
     dtype = value["dtype"]
     if dtype not in _DTYPES:
@@ -174,20 +188,50 @@ def main_dtype(headers: Iterable[Header]) -> str:
     return _DTYPES[n_bytes.most_common(1)[0][0]][1]
 
 
-def read_tensor_bytes(path: Path, tensor: Tensor) -> bytes:
-    """The stored bytes of one small tensor (little-endian)."""
-    with path.open("rb") as file:
-        file.seek(tensor.begin)
-        return file.read(tensor.end - tensor.begin)
+def read_tensor_bytes(file: Path | ByteRanges, tensor: Tensor) -> bytes:
+    """The stored bytes of one small tensor (little-endian).
+
+    Raises `IntegrityError` when the file became shorter since its header was read.
+    """
+    data = byte_ranges(file).read(tensor.begin, tensor.end - tensor.begin)
+    if len(data) != tensor.end - tensor.begin:
+        raise IntegrityError(
+            f"the file of {tensor.name} changed while it was read",
+            hint="register again once nothing writes to it any more",
+        )
+    return data
 
 
-def pickled_bytes(path: Path, name: str) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LocalFile:
+    path: Path
+    size: int
+
+    def read(self, offset: int, n_bytes: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(n_bytes)
+
+
+def byte_ranges(file: Path | ByteRanges) -> ByteRanges:
+    """The file as something that can be read in ranges."""
+    if isinstance(file, Path):
+        return _LocalFile(path=file, size=file.stat().st_size)
+    return file
+
+
+def pickled_bytes(path: Path | ByteRanges, name: str) -> int:
     """Bytes of tensor data in a torch zip archive, from its directory: nothing is unpickled.
 
     Raises `Refused` for the format before torch 1.6, which only unpickling could read.
     """
     import zipfile
 
+    if not isinstance(path, Path):
+        raise Refused(
+            f"{name} is pickled, and only safetensors can stay where they are",
+            hint="convert it to safetensors, or copy it with --copy",
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(i.file_size for i in archive.infolist() if "/data/" in i.filename)
