@@ -116,6 +116,7 @@ def simulate_batch(
         error=np.full(n, "", np.str_),
         fell_back_at=np.full(n, -1, np.int32),
         n_returns=np.zeros(n, np.int32),
+        cached_tokens=np.full(n, -1, np.int32),
         round_offsets=ends,
         proposed=np.full(len(accepted), k, np.int16),
         accepted=accepted.astype(np.int16),

@@ -26,12 +26,13 @@ from pairgate.domain.policy import (
     SpeedupRule,
 )
 from pairgate.domain.verdict import Check, Outcome, Verdict, worst
+from pairgate.judge.acceptance import acceptance_checks
 from pairgate.judge.case import Case
+from pairgate.judge.comparison import comparison
 from pairgate.judge.fidelity import fidelity_checks
 from pairgate.judge.integrity import INTEGRITY_RULES, boundary_checks, replay_checks
 from pairgate.judge.machine import cache_checks, latency_checks, memory_checks, speedup_checks
 from pairgate.judge.rates import (
-    acceptance_checks,
     bimodality_checks,
     fallback_checks,
     non_inferiority_checks,
@@ -63,7 +64,6 @@ def judge(
     method: str = "draft_model",
     prefix_cache: bool = False,
     warnings: tuple[str, ...] = (),
-    early_stop: str = "",
     version: str = "LINE@N",
 ) -> Verdict:
     """Judge one evaluation.
@@ -94,13 +94,15 @@ def judge(
     if outcome is Outcome.PASS and not _measured_something(checks):
         checks.append(_nothing_measured())
         outcome = Outcome.INCONCLUSIVE
+    stop = measurements.early_stop
     return Verdict(
         outcome=outcome,
         checks=tuple(checks),
         policy_digest=policy.digest,
         recommendation=recommendation(case, outcome, checks),
         warnings=(*warnings, *_warnings(case)),
-        early_stop=early_stop,
+        early_stop="" if stop is None else stop.sentence,
+        comparison=comparison(case),
     )
 
 

@@ -25,6 +25,14 @@ def replay_checks(case: Case) -> Iterator[Check]:
         yield _error(f"the counters of {n} of {contradictory.n} requests do not add up")
     if case.has_draft:
         yield from _drafted(counts)
+    stop = case.measurements.early_stop
+    if stop is not None and stop.undecided:
+        missing = f"; not run: {', '.join(stop.left_out)}" if stop.left_out else ""
+        text = (
+            f"{stop.why} after {stop.n_requests} of {stop.n_planned} requests of the acceptance "
+            f"pass{missing}"
+        )
+        yield statement("replay", Mode.GATE, Outcome.INCONCLUSIVE, text)
 
 
 def _failed(counts: tuple[Counts, ...], max_share: float) -> Check:

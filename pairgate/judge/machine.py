@@ -25,7 +25,7 @@ def speedup_checks(rule: SpeedupRule, case: Case) -> Iterator[Check]:
             scope=scope,
             metric="speedup",
             subject=f"speedup at concurrency {concurrency}",
-            threshold=rule.min_ratio,
+            threshold=rule.ratio_at(concurrency),
             min_n=MIN_BLOCKS,
             strict=True,
         )
@@ -76,6 +76,7 @@ def cache_checks(rule: CacheRule, case: Case) -> Iterator[Check]:
         metric="cache_hit_difference",
         subject="prefix-cache hit share with less without draft",
         threshold=-rule.max_drop,
+        min_n=MIN_BLOCKS,
     )
     yield check(question, case.find("cache_hit_difference", OVERALL))
 

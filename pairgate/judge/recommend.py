@@ -9,6 +9,7 @@ from pairgate.domain.policy import MemoryRule, Mode
 from pairgate.domain.trace import Arm
 from pairgate.domain.verdict import Check, Outcome
 from pairgate.judge.case import Case
+from pairgate.judge.comparison import carried_over_is_faster, carried_over_pays
 from pairgate.judge.machine import memory_fit
 
 # Rules whose failure is the draft's alone, as long as the target's own checks hold.
@@ -28,7 +29,10 @@ _DRAFT_RULES = {
 def recommendation(case: Case, outcome: Outcome, checks: Sequence[Check]) -> str:
     """What follows, with the commands that do it."""
     blocking = [c for c in checks if c.mode is Mode.GATE and c.outcome is outcome]
+    line = case.version.partition("@")[0]
     if outcome is Outcome.PASS:
+        if carried_over_is_faster(case) and carried_over_pays(case):
+            return f"ship carried over, which is faster than the new draft: {_carry_over(case)}"
         return f"ship it: `pairgate promote {case.version}`{_where_it_does_not_pay(case)}"
     if outcome is Outcome.ERROR:
         return "the evaluation is invalid: mend what the errors name and evaluate again"
@@ -38,11 +42,22 @@ def recommendation(case: Case, outcome: Outcome, checks: Sequence[Check]) -> str
     if not case.has_draft:
         return f"do not ship: the target itself fails ({', '.join(rules)})"
     if set(rules) <= _DRAFT_RULES and target_alone_holds(case, checks):
+        if carried_over_pays(case):
+            pays = "the old draft still pays on the new target"
+            return f"ship carried over: {pays}: {_carry_over(case)}"
         return (
-            "the new target can go out without a draft: "
-            f"`pairgate register {case.version.partition('@')[0]} --target TARGET --method none`"
+            "ship without a draft: the new target can go out alone: "
+            f"`pairgate register {line} --target TARGET --method none`"
         )
     return f"do not ship: {', '.join(rules)} failed"
+
+
+def _carry_over(case: Case) -> str:
+    found = case.measurements.carry_over
+    return (
+        f"`pairgate register {case.version.partition('@')[0]} --target TARGET --draft DRAFT` with "
+        f"the draft of {found.draft_of if found is not None else 'production'}, and evaluate it"
+    )
 
 
 def target_alone_holds(case: Case, checks: Sequence[Check]) -> bool:

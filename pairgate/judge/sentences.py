@@ -23,8 +23,10 @@ _MOST_UNITS = 10_000_000
 class Question:
     """What one check asks: is the quantity `at_least` (or at most) the threshold?
 
-    `min_n` units are needed before anything is claimed. `fail_bounds`, where given, is the wider
-    interval that a FAIL has to clear, and `fail_note` says why. `strict`: equality is not enough.
+    `min_n` units are needed before anything is claimed. `pass_at` and `fail_at` are what the bounds
+    have to clear where the threshold is itself an interval. `refuted`, where given, says whether a
+    FAIL holds after a correction for several claims; `fail_bounds` is the widest interval of that
+    correction, `fail_note` names it. `strict`: equality is not enough.
     """
 
     rule: str
@@ -36,9 +38,22 @@ class Question:
     at_least: bool = True
     min_n: int = 1
     strict: bool = False
+    pass_at: float | None = None
+    fail_at: float | None = None
+    refuted: bool | None = None
     fail_bounds: Estimate | None = None
     fail_note: str = ""
     note: str = ""
+
+    @property
+    def clears(self) -> float:
+        """What the bound of a PASS has to clear."""
+        return self.threshold if self.pass_at is None else self.pass_at
+
+    @property
+    def misses(self) -> float:
+        """What the bound of a FAIL has to miss."""
+        return self.threshold if self.fail_at is None else self.fail_at
 
 
 def check(question: Question, observed: Estimate | Missing) -> Check:
@@ -61,16 +76,21 @@ def check(question: Question, observed: Estimate | Missing) -> Check:
             question.min_n - observed.n,
         )
     outcome = compare(observed, question)
+    beside = question.misses if outcome is Outcome.FAIL else question.clears
     text = (
-        f"{question.subject} {interval(observed, question.threshold)} "
-        f"{_symbol(question, outcome)} {number(question.threshold, observed)}"
+        f"{question.subject} {interval(observed, beside)} "
+        f"{_symbol(question, outcome)} {number(beside, observed)}"
     )
     more = n_more(observed, question) if outcome is Outcome.INCONCLUSIVE else None
     notes = [f"n={observed.n} {observed.unit}"]
     if outcome is Outcome.INCONCLUSIVE:
         if question.fail_note and _refuted(observed, question):
             notes.append(question.fail_note)
-        notes.append("more would not decide" if more is None else f"about {more} more would decide")
+        notes.append(
+            "more would not decide"
+            if more is None
+            else f"about {more} {observed.unit} more would decide"
+        )
     return answer(question, outcome, f"{text} ({', '.join(notes)}){question.note}", observed, more)
 
 
@@ -78,32 +98,31 @@ def compare(observed: Estimate, question: Question) -> Outcome:
     """PASS when the bound clears the threshold, FAIL when the opposite bound misses it."""
     if question.at_least:
         clears = (
-            observed.low > question.threshold
-            if question.strict
-            else observed.low >= question.threshold
+            observed.low > question.clears if question.strict else observed.low >= question.clears
         )
     else:
-        clears = observed.high <= question.threshold
+        clears = observed.high <= question.clears
     if clears:
         return Outcome.PASS
-    return (
-        Outcome.FAIL
-        if _refuted(question.fail_bounds or observed, question)
-        else Outcome.INCONCLUSIVE
-    )
+    refuted = _refuted(observed, question) if question.refuted is None else question.refuted
+    return Outcome.FAIL if refuted else Outcome.INCONCLUSIVE
 
 
 def _refuted(observed: Estimate, question: Question) -> bool:
     if question.at_least:
-        return observed.high < question.threshold
-    return observed.low > question.threshold
+        return observed.high < question.misses
+    return observed.low > question.misses
 
 
 def n_more(observed: Estimate, question: Question) -> int | None:
     """Units that would decide if the value stays: intervals shrink with 1/√n. None if it sits on
     the threshold, where no number decides."""
-    distance = abs(observed.value - question.threshold)
     toward = observed.value > question.threshold
+    # Above, what is still missing is the PASS of an "at least" and the FAIL of an "at most".
+    beside = question.clears if toward is question.at_least else question.misses
+    distance = abs(observed.value - beside)
+    if toward != (observed.value > beside):
+        return None  # inside the threshold's own interval
     if observed.value == 0.0 and not question.at_least:
         needed = units_without_event(question.threshold, alpha=observed.alpha)
         return max(needed - observed.n, 1)

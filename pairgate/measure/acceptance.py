@@ -6,14 +6,14 @@ real traffic, so both are measured and both are gated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pairgate.domain.evidence import OVERALL, Estimate, Metric, Missing, Scope
-from pairgate.domain.policy import AcceptanceRule, Rate
+from pairgate.domain.policy import Rate
 from pairgate.domain.trace import Arm, TraceBatch
 from pairgate.measure.totals import (
     Ints,
@@ -24,24 +24,32 @@ from pairgate.measure.totals import (
     verified_rounds,
 )
 from pairgate.stats.betting import Range, betting_mean
-from pairgate.stats.ratio import clustered, pooled_ratio
+from pairgate.stats.ratio import (
+    ClusterSums,
+    anytime_ratio,
+    clustered,
+    pooled_ratio,
+)
 
 TEMPERATURE_EDGES = (0.0, 0.5, 1.0)
 TEMPERATURE_LABELS = ("0", "0-0.5", "0.5-1", "over 1")
 LENGTH_EDGES = (64, 256, 1024, 4096)
 LENGTH_LABELS = ("1-64", "65-256", "257-1024", "1025-4096", "over 4096")
 TOKEN_EDGES = (32, 64, 128, 256, 512)
+_SESSION_SEED = 20230530
 TOKEN_LABELS = ("1-32", "33-64", "65-128", "129-256", "257-512", "over 512")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counted:
-    """One rate as counters per request [n]; `support` is where one request's ratio can lie."""
+    """One rate as counters per request [n]; `support` is where one request's ratio can lie,
+    `per_token` how large the denominator can be per token of the answer."""
 
     rate: Rate
     numerator: Ints
     denominator: Ints
     support: Range
+    per_token: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,8 +67,13 @@ def counted(totals: RequestTotals, rate: Rate) -> Counted:
             rate=rate, numerator=totals.committed, denominator=totals.tested, support=Range()
         )
     if rate is Rate.ACCEPTANCE_RATE:
+        longest = float(np.max(totals.proposed / np.maximum(totals.rounds, 1), initial=1.0))
         return Counted(
-            rate=rate, numerator=totals.accepted, denominator=totals.proposed, support=Range()
+            rate=rate,
+            numerator=totals.accepted,
+            denominator=totals.proposed,
+            support=Range(),
+            per_token=np.ceil(longest),
         )
     proposed, rounds = int(totals.proposed.sum()), int(totals.rounds.sum())
     longest = float(np.ceil(proposed / rounds)) if rounds else 1.0
@@ -76,29 +89,30 @@ def counted(totals: RequestTotals, rate: Rate) -> Counted:
 def acceptance_metrics(
     batch: TraceBatch,
     totals: RequestTotals,
-    rule: AcceptanceRule,
     sampling: Sampling,
     *,
-    domains: NDArray[np.str_],
+    domains: Sequence[str],
+    judged: Rate,
 ) -> Iterator[Metric]:
-    """All acceptance metrics of the candidate; see the package's docstring for the names.
+    """The acceptance metrics that judge nothing (those of the rate `judged` are `gated_metrics`);
+    see the package's docstring for the names.
 
-    `domains` are those that were replayed: one without a usable request is Missing, not absent.
+    `domains` are those that were planned: one without a usable request is Missing, not absent.
     """
     token = counted(totals, Rate.TOKEN_ACCEPTANCE)
     overall = Part(scope=OVERALL, mask=np.ones(len(totals), bool))
     parts = domain_parts(totals, domains)
     for rate in Rate:
+        if rate is judged:
+            continue
         values = counted(totals, rate)
         for part in (overall, *parts):
             yield from rate_metrics(values, totals, part, sampling)
-    yield from _corrected(totals, rule, parts, sampling)
     for part in _other_parts(batch, totals):
         yield from rate_metrics(token, totals, part, sampling)
     rounds = verified_rounds(batch)
     yield from _by_position(rounds, totals, sampling)
     yield from _by_output_position(batch, rounds, totals, sampling)
-    yield _draft_length(totals, sampling)
 
 
 def rate_metrics(
@@ -112,7 +126,15 @@ def rate_metrics(
 ) -> tuple[Metric, Metric]:
     """`<rate>.request_mean` and `<rate>.pooled` of one part of the requests."""
     mean = request_mean(values, totals, part.mask, sampling)
-    pooled = pooled_of(values.numerator, values.denominator, values.support, totals, part, sampling)
+    pooled = pooled_of(
+        values.numerator,
+        values.denominator,
+        values.support,
+        totals,
+        part,
+        sampling,
+        per_token=values.per_token,
+    )
     return (
         Metric(name=f"{values.rate}.request_mean{suffix}", arm=arm, scope=part.scope, value=mean),
         Metric(name=f"{values.rate}.pooled{suffix}", arm=arm, scope=part.scope, value=pooled),
@@ -124,12 +146,13 @@ def request_mean(
 ) -> Estimate | Missing:
     """Mean of the requests' own ratios by betting; one request per session.
 
-    Requests without a denominator have no ratio and are left out. The order is shuffled, because
-    betting assumes that no one sorted the observations.
+    Requests without a denominator have no ratio and are left out. Where nobody looked on the way
+    the order is shuffled, because betting assumes that no one sorted the observations.
     """
-    rows = sampling.ordered(np.flatnonzero(mask & (values.denominator > 0)))
+    rows = np.flatnonzero(mask & (values.denominator > 0))
     if totals.has_sessions:
-        rows = rows[np.sort(np.unique(totals.cluster[rows], return_index=True)[1])]
+        rows = _one_per_session(rows, totals)
+    rows = sampling.ordered(rows)
     if len(rows) == 0:
         return Missing(reason=f"no request has anything to divide by for {values.rate}")
     return betting_mean(
@@ -140,6 +163,15 @@ def request_mean(
     )
 
 
+def _one_per_session(rows: Ints, totals: RequestTotals) -> Ints:
+    """A random request of each session, the sessions in the order in which they began. The
+    numbers drawn do not depend on what comes after, so that a look sees what the end sees."""
+    drawn = np.random.default_rng(_SESSION_SEED).random(len(totals))[rows]
+    by_session = np.lexsort((drawn, totals.cluster[rows]))
+    ordered = rows[by_session]
+    return ordered[np.unique(totals.cluster[ordered], return_index=True)[1]]
+
+
 def pooled_of(
     numerator: NDArray[np.generic],
     denominator: NDArray[np.generic],
@@ -147,40 +179,45 @@ def pooled_of(
     totals: RequestTotals,
     part: Part,
     sampling: Sampling,
+    *,
+    per_token: float = 1.0,
 ) -> Estimate | Missing:
-    """Σ numerator / Σ denominator over the part's clusters."""
-    sums = clustered(
+    """Σ numerator / Σ denominator over the part's clusters; by betting where the pass was stopped
+    before its planned end."""
+    sums = sums_of(numerator, denominator, totals, part)
+    if sampling.stopped and len(sums):
+        return anytime_ratio(
+            sums,
+            alpha=sampling.final_alpha,
+            unit=totals.unit,
+            support=support,
+            largest=per_token * sampling.longest,
+        )
+    return pooled_ratio(
+        sums, alpha=sampling.final_alpha, rng=sampling.rng, unit=totals.unit, support=support
+    )
+
+
+def sums_of(
+    numerator: NDArray[np.generic],
+    denominator: NDArray[np.generic],
+    totals: RequestTotals,
+    part: Part,
+) -> ClusterSums:
+    """Numerators and denominators per cluster, over the requests of one part."""
+    return clustered(
         numerator[part.mask].astype(float),
         denominator[part.mask].astype(float),
         totals.cluster[part.mask],
     )
-    return pooled_ratio(
-        sums, alpha=sampling.alpha, rng=sampling.rng, unit=totals.unit, support=support
-    )
 
 
-def domain_parts(totals: RequestTotals, domains: NDArray[np.str_]) -> tuple[Part, ...]:
+def domain_parts(totals: RequestTotals, domains: Sequence[str]) -> tuple[Part, ...]:
     """One part per domain, by name, also of those that no row of `totals` belongs to."""
     return tuple(
-        Part(scope=Scope(kind="domain", key=str(name)), mask=totals.domain == name)
-        for name in np.unique(domains)
+        Part(scope=Scope(kind="domain", key=name), mask=totals.domain == name)
+        for name in sorted(set(map(str, domains)))
     )
-
-
-def _corrected(
-    totals: RequestTotals, rule: AcceptanceRule, domains: tuple[Part, ...], sampling: Sampling
-) -> Iterator[Metric]:
-    """Bounds at alpha / (gated domains): what a FAIL of a single domain has to clear.
-
-    Bonferroni is the conservative form of Holm; a PASS needs no correction (intersection-union).
-    """
-    gated = [part for part in domains if part.scope.key not in rule.other]
-    if len(gated) < 2:
-        return
-    level = Sampling(alpha=sampling.alpha / len(gated), rng=sampling.rng, shuffle=sampling.shuffle)
-    values = counted(totals, rule.rate)
-    for part in gated:
-        yield from rate_metrics(values, totals, part, level, suffix=".corrected")
 
 
 def _other_parts(batch: TraceBatch, totals: RequestTotals) -> Iterator[Part]:
@@ -251,7 +288,8 @@ def _per_request(
     )
 
 
-def _draft_length(totals: RequestTotals, sampling: Sampling) -> Metric:
+def draft_length(totals: RequestTotals, sampling: Sampling) -> Metric:
+    """Proposed tokens per draft round, as it was used."""
     longest = float(np.max(totals.proposed / np.maximum(totals.rounds, 1), initial=1.0))
     value = pooled_of(
         totals.proposed,

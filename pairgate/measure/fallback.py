@@ -15,7 +15,7 @@ from pairgate.domain.policy import FallbackSettings
 from pairgate.domain.trace import Arm, TraceBatch
 from pairgate.measure.totals import Ints, RequestTotals, Sampling, verified_rounds
 from pairgate.stats.fallback_rule import replay_rule
-from pairgate.stats.proportion import share_of_units
+from pairgate.stats.proportion import anytime_share, share_of_units
 
 N_SIMULATED = 2000
 
@@ -53,11 +53,11 @@ def _share(
     ends = np.concatenate(([0], np.cumsum(totals.rounds)))
     replayed = replay_rule(rounds.proposed, rounds.accepted, rounds.emitted, ends, settings)
     drafted = totals.rounds > 0
-    value = share_of_units(
-        replayed.fell[drafted],
-        np.unique(totals.cluster[drafted], return_inverse=True)[1],
-        alpha=sampling.alpha,
-        unit=totals.unit,
+    fell, cluster = replayed.fell[drafted], np.unique(totals.cluster[drafted], return_inverse=True)
+    value = (
+        anytime_share(fell, cluster[1], alpha=sampling.final_alpha, unit=totals.unit)
+        if sampling.stopped
+        else share_of_units(fell, cluster[1], alpha=sampling.final_alpha, unit=totals.unit)
     )
     return Metric(name="fallback_share", arm=Arm.SPEC, scope=OVERALL, value=value)
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from pairgate.domain.evidence import Missing
-from pairgate.domain.policy import AcceptanceRule, Mode, Policy, ReplaySettings, SpeedupRule
+from pairgate.domain.policy import LatencyRule, Mode, Policy, ReplaySettings, SpeedupRule
 from pairgate.domain.trace import TraceBatch
-from pairgate.measure.acceptance import counted, request_mean
 from pairgate.measure.counts import usable
-from pairgate.measure.speed import speedup
-from pairgate.measure.totals import Sampling, request_totals
-
-_MIN_REQUESTS = 30
+from pairgate.measure.speed import block_ratio_of
 
 
 def speed_alpha(alpha: float, replay: ReplaySettings) -> float:
@@ -25,43 +19,41 @@ def speed_alpha(alpha: float, replay: ReplaySettings) -> float:
     return alpha / -(-replay.max_blocks // replay.min_blocks)
 
 
-def speed_looks(policy: Policy, *, alpha: float) -> Callable[[int, tuple[TraceBatch, ...]], bool]:
-    """Asks for more blocks at a gated concurrency while its speedup is undecided."""
-    rule = next((r for r in policy.rules if isinstance(r, SpeedupRule)), None)
+def speed_looks(
+    policy: Policy, *, alpha: float, engine: str = "native"
+) -> Callable[[int, tuple[TraceBatch, ...]], bool]:
+    """Asks for more blocks at a concurrency while its speedup or latency gates and is undecided."""
+    speed = next((r for r in policy.gates if isinstance(r, SpeedupRule)), None)
+    latency = next((r for r in policy.gates if isinstance(r, LatencyRule)), None)
+    if latency is not None and engine == "native" and latency.on_native is Mode.ADVISE:
+        latency = None
     level = speed_alpha(alpha, policy.replay)
 
     def more_blocks(concurrency: int, blocks: tuple[TraceBatch, ...]) -> bool:
-        if rule is None or rule.mode is Mode.ADVISE or concurrency in rule.advise_at:
-            return False
-        if rule.concurrencies is not None and concurrency not in rule.concurrencies:
-            return False
-        found = speedup(concurrency, [usable(b) for b in blocks], alpha=level)
-        if isinstance(found, Missing):
-            return False  # more of the same would not be measured either
-        return found.low <= rule.min_ratio <= found.high
+        asked = [_speed_limit(speed, concurrency)] if _gates(speed, concurrency) else []
+        asked += _latency_limits(latency) if _gates(latency, concurrency) else []
+        usable_blocks = [usable(b) for b in blocks]
+        for name, limit in asked:
+            found = block_ratio_of(name, concurrency, usable_blocks, alpha=level)
+            # What is missing now would not be measured by more of the same either.
+            if not isinstance(found, Missing) and found.low <= limit <= found.high:
+                return True
+        return False
 
     return more_blocks
 
 
-def acceptance_stop(policy: Policy, *, alpha: float) -> Callable[[TraceBatch], bool]:
-    """Ends the acceptance pass as soon as the request mean is under the threshold for sure.
+def _gates(rule: SpeedupRule | LatencyRule | None, concurrency: int) -> bool:
+    if rule is None or concurrency in rule.advise_at:
+        return False
+    return rule.concurrencies is None or concurrency in rule.concurrencies
 
-    Betting stays valid at every look. Only a FAIL stops: the pooled bound of a PASS holds at the
-    planned n alone. A break-even threshold is not known before the speed blocks, so it never stops.
-    """
-    rule = next((r for r in policy.rules if isinstance(r, AcceptanceRule)), None)
 
-    def stop(batch: TraceBatch) -> bool:
-        if rule is None or rule.mode is Mode.ADVISE or isinstance(rule.threshold, str):
-            return False
-        if not policy.replay.early_stopping:
-            return False
-        totals = request_totals(usable(batch))
-        sampling = Sampling(alpha=alpha, rng=np.random.default_rng(policy.seed), shuffle=False)
-        everything = np.ones(len(totals), bool)
-        mean = request_mean(counted(totals, rule.rate), totals, everything, sampling)
-        return (
-            not isinstance(mean, Missing) and mean.n >= _MIN_REQUESTS and mean.high < rule.threshold
-        )
+def _speed_limit(rule: SpeedupRule | None, concurrency: int) -> tuple[str, float]:
+    assert rule is not None
+    return "speedup", rule.ratio_at(concurrency)
 
-    return stop
+
+def _latency_limits(rule: LatencyRule | None) -> list[tuple[str, float]]:
+    assert rule is not None
+    return [("ttft_ratio.p95", rule.max_ttft_ratio), ("tpot_ratio.p95", rule.max_tpot_ratio)]

@@ -61,31 +61,64 @@ def speed_metrics(
     yield _plain_share([b for b in speed if b.arm is Arm.SPEC], OVERALL, sampling)
 
 
-def speedup(concurrency: int, speed: Sequence[TraceBatch], *, alpha: float) -> Estimate | Missing:
-    """Output tokens per second with / without draft at one concurrency."""
-    return _ratio(_paired(concurrency, speed), _tokens_per_s, alpha=alpha)
+def block_ratio_of(
+    name: str, concurrency: int, speed: Sequence[TraceBatch], *, alpha: float
+) -> Estimate | Missing:
+    """One of the ratios with / without draft at one concurrency, by the name of its metric."""
+    return _ratio(_paired(concurrency, speed), _RATIOS[name], alpha=alpha)
+
+
+def break_even_metrics(metrics: Sequence[Metric]) -> Iterator[Metric]:
+    """`break_even` per concurrency: the token acceptance at which the acceptance length equals
+    the measured cost of a round, with the bounds of that cost carried through."""
+    k = next((m.value for m in metrics if m.name == "draft_tokens_per_round"), None)
+    if not isinstance(k, Estimate):
+        return
+    for metric in metrics:
+        cost = metric.value
+        if metric.name != "round_cost_ratio" or not isinstance(cost, Estimate):
+            continue
+        yield Metric(
+            name="break_even",
+            arm=Arm.SPEC,
+            scope=metric.scope,
+            value=Estimate(
+                value=break_even(cost.value, k.value),
+                low=break_even(cost.low, k.value),
+                high=break_even(cost.high, k.value),
+                n=cost.n,
+                unit=cost.unit,
+                alpha=cost.alpha,
+                method="acceptance length = round cost",
+            ),
+        )
 
 
 def break_even_points(metrics: Sequence[Metric]) -> tuple[tuple[int, float], ...]:
     """(concurrency, token acceptance at which τ equals the round's cost in plain steps)."""
-    k = next((m.value for m in metrics if m.name == "draft_tokens_per_round"), None)
-    if not isinstance(k, Estimate):
-        return ()
     return tuple(
-        (int(m.scope.key), break_even(m.value.value, k.value))
+        (int(m.scope.key), m.value.value)
         for m in metrics
-        if m.name == "round_cost_ratio" and isinstance(m.value, Estimate)
+        if m.name == "break_even" and isinstance(m.value, Estimate)
     )
+
+
+def carry_over_speedups(speed: Sequence[TraceBatch], *, alpha: float) -> Iterator[Metric]:
+    """`speedup` of the arm `carry-over`, per concurrency, against its own blocks of the target."""
+    for concurrency in sorted({b.concurrency for b in speed}):
+        blocks = _paired(concurrency, speed, Arm.CARRY_OVER)
+        value = _ratio(blocks, _tokens_per_s, alpha=alpha)
+        yield Metric(name="speedup", arm=Arm.CARRY_OVER, scope=blocks.scope, value=value)
 
 
 def _of(speed: Sequence[TraceBatch], arm: Arm, concurrency: int) -> list[TraceBatch]:
     return [b for b in speed if b.arm is arm and b.concurrency == concurrency]
 
 
-def _paired(concurrency: int, speed: Sequence[TraceBatch]) -> Blocks:
+def _paired(concurrency: int, speed: Sequence[TraceBatch], drafted: Arm = Arm.SPEC) -> Blocks:
     arms = [
         {b.block: b for b in _of(speed, arm, concurrency) if len(b)}
-        for arm in (Arm.SPEC, Arm.TARGET)
+        for arm in (drafted, Arm.TARGET)
     ]
     both = sorted(arms[0].keys() & arms[1].keys())
     return Blocks(
@@ -96,20 +129,16 @@ def _paired(concurrency: int, speed: Sequence[TraceBatch]) -> Blocks:
 
 
 def _ratios(blocks: Blocks, tau: Estimate | Missing, alpha: float) -> Iterator[Metric]:
-    def ratio(name: str, of: Callable[[TraceBatch], float]) -> Metric:
+    for name, of in _RATIOS.items():
         value = _ratio(blocks, of, alpha=alpha)
-        return Metric(name=name, arm=Arm.SPEC, scope=blocks.scope, value=value)
-
-    yield ratio("speedup", _tokens_per_s)
-    yield ratio("ttft_ratio.p95", lambda b: _quantile(b.ttft_ms, 0.95))
-    yield ratio("tpot_ratio.p95", lambda b: _quantile(tpot_ms(b), 0.95))
-    cost = ratio("round_cost_ratio", _step_ms)
-    yield cost
+        yield Metric(name=name, arm=Arm.SPEC, scope=blocks.scope, value=value)
+    cost = _ratio(blocks, _step_ms, alpha=alpha)
+    yield Metric(name="round_cost_ratio", arm=Arm.SPEC, scope=blocks.scope, value=cost)
     yield Metric(
         name="predicted_speedup",
         arm=Arm.SPEC,
         scope=blocks.scope,
-        value=_predicted(tau, cost.value),
+        value=_predicted(tau, cost),
     )
 
 
@@ -202,6 +231,13 @@ def _plain_share(batches: Sequence[TraceBatch], scope: Scope, sampling: Sampling
 
 
 def _plain_tokens(batch: TraceBatch) -> Floats:
-    plain = batch.round_state != RoundState.DRAFTED
+    plain = (batch.round_state != RoundState.DRAFTED) & (batch.round_state != RoundState.UNCOUNTED)
     weights = np.where(plain, batch.emitted, 0)
     return np.bincount(batch.round_request, weights=weights, minlength=len(batch)).astype(float)
+
+
+_RATIOS: dict[str, Callable[[TraceBatch], float]] = {
+    "speedup": _tokens_per_s,
+    "ttft_ratio.p95": lambda b: _quantile(b.ttft_ms, 0.95),
+    "tpot_ratio.p95": lambda b: _quantile(tpot_ms(b), 0.95),
+}

@@ -12,25 +12,36 @@ from pairgate.domain.trace import RoundState, TraceBatch
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_STORED_BLOCK = 64
+EARLY_SHARE = 0.2  # of alpha, for what is judged by another interval at an early stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampling:
-    """The level of each bound, the generator, and whether all requests may be shuffled.
+    """The level of each bound, the generator, and how the requests were looked at.
 
-    A run that was looked at on the way has to keep its order of submission, which was random; the
-    rows of one stored block (64 requests) are sorted by the slice and are shuffled either way.
+    `looked`: a run that was looked at on the way keeps its order of submission, which was random,
+    and betting bounds stay valid at `alpha`. Other intervals hold at one planned moment only: a
+    pass that ended before (`stopped`) uses betting at a fifth of alpha instead of them, a complete
+    one has the other four fifths (docs/decisions/0013-stopping-early.md). `longest` is the largest
+    sum of max_tokens of one unit, known beforehand.
     """
 
     alpha: float
     rng: np.random.Generator
-    shuffle: bool = True
+    looked: bool = False
+    stopped: bool = False
+    longest: int = 0
+
+    @property
+    def final_alpha(self) -> float:
+        """Level of intervals that hold at one moment only."""
+        if not self.looked:
+            return self.alpha
+        return self.alpha * (EARLY_SHARE if self.stopped else 1.0 - EARLY_SHARE)
 
     def ordered(self, rows: Ints) -> Ints:
         """`rows` [n] in the order in which they are looked at."""
-        block = np.zeros(len(rows)) if self.shuffle else np.arange(len(rows)) // _STORED_BLOCK
-        return rows[np.lexsort((self.rng.random(len(rows)), block))]
+        return rows if self.looked else self.rng.permutation(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,14 +130,14 @@ def request_totals(batch: TraceBatch) -> RequestTotals:
 
 
 def session_clusters(session: NDArray[np.str_]) -> Ints:
-    """[n] ids 0, 1, …: equal for equal sessions, own for each request without one."""
+    """[n] ids 0, 1, … in the order of first appearance: equal for equal sessions, own for each
+    request without one."""
     n = len(session)
     if not (session != "").any():
         return np.arange(n)
-    _, ids = np.unique(session, return_inverse=True)
-    alone = session == ""
-    ids = np.where(alone, ids.max() + 1 + np.arange(n), ids)
-    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+    _, first, ids = np.unique(session, return_index=True, return_inverse=True)
+    origin = np.where(session == "", np.arange(n), first[ids])
+    return np.unique(origin, return_inverse=True)[1].astype(np.int64)
 
 
 def _sums(values: NDArray[np.generic], ends: Ints) -> Ints:

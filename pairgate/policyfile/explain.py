@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pairgate.domain.policy import (
     AcceptanceRule,
+    ApprovalSettings,
     BimodalityRule,
     CacheRule,
     FallbackRateRule,
@@ -26,6 +27,12 @@ def explained(policy: Policy) -> list[str]:
         f"{policy.alpha:g} / 2^k; the seed is {policy.seed}."
     )
     sentences.append(
+        "the replay ends at a certain FAIL, and the acceptance pass at a certain PASS from 100 "
+        "requests on."
+        if replay.early_stopping
+        else "the acceptance pass runs to its end; a FAIL then ends the replay."
+    )
+    sentences.append(
         f"speed: {replay.min_blocks} to {replay.max_blocks} blocks per arm and concurrency; "
         f"more than {replay.max_failed_share:.1%} failed requests make the evaluation invalid."
     )
@@ -36,9 +43,21 @@ def explained(policy: Policy) -> list[str]:
     )
     sentences.append(
         f"evidence promotes for {policy.max_age_days:g} days, files verified within "
-        f"{policy.verify_max_age_days:g} days, with {approvals.required} approvals."
+        f"{policy.verify_max_age_days:g} days, with {_approvals(approvals)}."
     )
+    if policy.profiles:
+        sentences.append(
+            f"a promotion needs a PASS on the line's own profile and on each of: "
+            f"{', '.join(policy.profiles)}."
+        )
     return sentences
+
+
+def _approvals(approvals: ApprovalSettings) -> str:
+    n = max(approvals.required, len(approvals.names))
+    named = f" for {', '.join(approvals.names)}" if approvals.names else ""
+    others = " by different people, none of whom promotes" if n and approvals.distinct else ""
+    return f"{n} approvals{named}{others}"
 
 
 def _mode(rule: Rule) -> str:
@@ -62,7 +81,10 @@ def _rule(rule: Rule) -> str:
         case FallbackRateRule():
             return f"at most {rule.max_share:.0%} of the requests would leave speculation"
         case SpeedupRule():
-            return f"tokens per second with / without draft over {rule.min_ratio:g}{_where(rule)}"
+            own = "".join(f", over {ratio:g} at {c}" for c, ratio in rule.at)
+            return (
+                f"tokens per second with / without draft over {rule.min_ratio:g}{_where(rule)}{own}"
+            )
         case MemoryRule():
             budget = "the machine's memory"
             if rule.budget_bytes is not None:
@@ -93,9 +115,13 @@ def _acceptance(rule: AcceptanceRule) -> str:
     shown = ""
     if rule.advise_threshold is not None and rule.rate == "token_acceptance":
         shown = f"; {rule.advise_threshold:g} is shown as well"
+    own = "".join(
+        f"; in {domain} at least {value if isinstance(value, str) else f'{value:g}'}"
+        for domain, value in rule.domains
+    )
     return (
         f"{rule.rate.replace('_', ' ')}, per request and pooled, is at least {floor}, overall and "
-        f"in every domain{other}{shown}"
+        f"in every domain{other}{own}{shown}"
     )
 
 

@@ -7,7 +7,15 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    create_model,
+)
 
 from pairgate.domain.policy import (
     AcceptanceRule,
@@ -33,6 +41,14 @@ _Ratio = Annotated[float, Strict(), Field(gt=0.0)]
 _Count = Annotated[int, Strict(), Field(ge=0)]
 _Positive = Annotated[int, Strict(), Field(ge=1)]
 _OrBreakEven = Literal["break-even"]
+_Concurrency = Annotated[int, Field(ge=1)]  # keys of a table are text
+
+
+def _pairs(value: Any) -> Any:
+    """A table as sorted pairs; stored policies hold the pairs themselves."""
+    return sorted(value.items()) if isinstance(value, dict) else value
+
+
 # Narrower types than the dataclass says, by field name; the others follow the annotation.
 _NARROW: dict[str, Any] = {
     "threshold": Annotated[float, Strict(), Field(gt=0.0, le=64.0)] | _OrBreakEven,
@@ -63,6 +79,17 @@ _NARROW: dict[str, Any] = {
     "concurrencies": tuple[_Positive, ...] | None,
     "speed_concurrencies": tuple[_Positive, ...] | None,
     "advise_at": tuple[_Positive, ...],
+    "domains": Annotated[
+        tuple[
+            tuple[
+                Annotated[str, Strict()],
+                Annotated[float, Strict(), Field(gt=0.0, le=64.0)] | _OrBreakEven,
+            ],
+            ...,
+        ],
+        BeforeValidator(_pairs),
+    ],
+    "at": Annotated[tuple[tuple[_Concurrency, _Ratio], ...], BeforeValidator(_pairs)],
 }
 
 
@@ -151,7 +178,14 @@ class Source:
             )
 
     def _threshold_fits(self, rule: AcceptanceRule) -> None:
-        at, value = ("rules", "acceptance", "threshold"), rule.threshold
+        self._number_fits(rule, ("rules", "acceptance", "threshold"), rule.threshold)
+        for domain, threshold in rule.domains:
+            at = ("rules", "acceptance", "domains", domain)
+            self._number_fits(rule, at, threshold)
+            if domain in rule.other:
+                self._fail(at, f"domain {domain!r} is only shown (other), and has a threshold")
+
+    def _number_fits(self, rule: AcceptanceRule, at: tuple[str, ...], value: float | str) -> None:
         if isinstance(value, str):
             return
         if rule.rate == "acceptance_length" and value < 1.0:

@@ -21,7 +21,7 @@ from pairgate.ports import (
     Progress,
     TraceSink,
 )
-from pairgate.replay.order import submission_order
+from pairgate.replay.order import submission_blocks
 from pairgate.stats.running import RunningRatio
 
 Indexed = tuple[int, Request]
@@ -46,9 +46,22 @@ class Run:
     progress: Progress
     max_model_len: int
     definition: str
-    order: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...]
     clock: Callable[[], float]
     warm: set[tuple[bool, int]]
+    began: float
+    left_out: list[str]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The submission order."""
+        return tuple(i for block in self.blocks for i in block)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the plan's budget has ended; asked between blocks."""
+        budget = self.plan.budget_s
+        return budget is not None and self.clock() - self.began >= budget
 
     @property
     def k(self) -> int:
@@ -101,10 +114,18 @@ def started(
         watchdog_s=plan.watchdog_s,
         memory_budget_bytes=plan.memory_budget_bytes,
     )
+    # The scripted engine lives in a time of its own.
+    clock: Callable[[], float] = getattr(engine, "clock", time.perf_counter)
+    began = clock()
     engine.start(pair, limits)
     if plan.max_model_len is None:
         # The lengths need the started engine's tokenizer; starting again only sets the limit.
         limits = replace(limits, max_model_len=min(longest, _needed_length(engine, pair, traffic)))
+        engine.start(pair, limits)
+    # Servers that run already have a limit of their own, and its edges are the ones to try.
+    served: int | None = getattr(engine, "served_max_model_len", None)
+    if served is not None and served > limits.max_model_len:
+        limits = replace(limits, max_model_len=served)
         engine.start(pair, limits)
     return Run(
         engine=engine,
@@ -115,10 +136,11 @@ def started(
         progress=progress or _silent,
         max_model_len=limits.max_model_len,
         definition=engine.describe().definition,
-        order=submission_order(traffic.requests, plan.seed),
-        # The scripted engine lives in a time of its own.
-        clock=getattr(engine, "clock", time.perf_counter),
+        blocks=submission_blocks(traffic.requests, plan.seed, block=plan.acceptance_block),
+        clock=clock,
         warm=set(),
+        began=began,
+        left_out=[],
     )
 
 
@@ -166,7 +188,7 @@ class Tally:
 def run_block(run: Run, block: Block, tally: Tally) -> TraceBatch:
     """The stored block, or run it and store it."""
     stored = run.sink.load(block.key)
-    wanted = np.sort(np.array([i for i, _ in block.requests], np.int64))
+    wanted = np.array([i for i, _ in block.requests], np.int64)
     if stored is not None and np.array_equal(stored.index, wanted):
         done = block.done_before + len(stored)
         run.progress(block.stage, done, block.total, "already stored")
@@ -194,6 +216,7 @@ def run_block(run: Run, block: Block, tally: Tally) -> TraceBatch:
         block=block.number,
         wall_s=run.clock() - begin,
         definition=run.definition,
+        order=wanted.tolist(),
     )
     if not np.array_equal(batch.index, wanted):
         raise InvalidEvaluation(

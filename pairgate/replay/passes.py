@@ -20,39 +20,51 @@ MoreBlocks = Callable[[int, tuple[TraceBatch, ...]], bool]
 """Asked about one concurrency after min_blocks, 2 × min_blocks, …; True asks for as many more."""
 
 
-def acceptance_pass(run: Run, arm: Arm, stop: Stop | None, *, n_blocks: int | None) -> TraceBatch:
-    """Every request once, in submission order, fallback off."""
-    plan = run.plan
-    size, total = plan.acceptance_block, len(run.order)
-    if n_blocks is not None:
-        total = min(total, n_blocks * size)
-    blocks: list[TraceBatch] = []
-    for number, begin in enumerate(range(0, total, size)):
+def acceptance_pass(run: Run, arm: Arm, stop: Stop | None, *, n_requests: int) -> TraceBatch:
+    """Every request once (or the first `n_requests`, up to the end of their block), in submission
+    order, fallback off."""
+    plan, total = run.plan, len(run.order)
+    done: list[TraceBatch] = []
+    begin = 0
+    for number, indices in enumerate(run.blocks):
         block = Block(
             key=f"acceptance-{arm}-c{plan.acceptance_concurrency}-{number:05d}",
             arm=arm,
             phase=Phase.ACCEPTANCE,
             concurrency=plan.acceptance_concurrency,
             number=number,
-            requests=run.requests(run.order[begin : min(begin + size, total)]),
+            requests=run.requests(indices),
             seed=plan.seed,
             stage=f"acceptance, {label(arm)}",
             done_before=begin,
             total=total,
         )
-        blocks.append(run_block(run, block, Tally(blocks)))
-        if stop is not None and stop(TraceBatch.concat(blocks)):
+        done.append(run_block(run, block, Tally(done)))
+        begin += len(indices)
+        if begin >= min(n_requests, total):
             break
-    return TraceBatch.concat(blocks)
+        if run.out_of_time or (stop is not None and stop(TraceBatch.concat(done))):
+            break
+    return TraceBatch.concat(done)
 
 
-def speed_pass(run: Run, more_blocks: MoreBlocks | None) -> tuple[TraceBatch, ...]:
-    """ABBA blocks at each concurrency, the concurrencies in random order."""
+def speed_pass(
+    run: Run,
+    more_blocks: MoreBlocks | None,
+    *,
+    concurrencies: tuple[int, ...],
+    arm: Arm = Arm.SPEC,
+    goes_on: Callable[[tuple[TraceBatch, ...]], bool] | None = None,
+) -> tuple[TraceBatch, ...]:
+    """ABBA blocks of `arm` and the target alone at each concurrency, in random order of these.
+
+    `goes_on` is asked after each concurrency about all blocks so far; False ends the pass.
+    """
     plan = run.plan
-    concurrencies = list(plan.speed_concurrencies)
-    random.Random(f"pairgate concurrencies {plan.seed}").shuffle(concurrencies)
+    order = list(concurrencies)
+    random.Random(f"pairgate concurrencies {plan.seed}").shuffle(order)
     found: list[TraceBatch] = []
-    for concurrency in concurrencies:
+    for at, concurrency in enumerate(order):
         here: list[TraceBatch] = []
         for number, indices in enumerate(_drawn(run, concurrency)):
             if number == plan.max_blocks:
@@ -60,16 +72,22 @@ def speed_pass(run: Run, more_blocks: MoreBlocks | None) -> tuple[TraceBatch, ..
             looks = number >= plan.min_blocks and number % plan.min_blocks == 0
             if looks and (more_blocks is None or not more_blocks(concurrency, tuple(here))):
                 break
-            here.extend(_abba_block(run, concurrency, number, indices))
+            if run.out_of_time:
+                run.left_out.append(f"speed at {concurrency} from block {number + 1} on")
+                break
+            here.extend(_abba_block(run, arm, concurrency, number, indices))
         found.extend(here)
+        if goes_on is not None and order[at + 1 :] and not goes_on(tuple(found)):
+            run.left_out.extend(f"speed at {c}" for c in order[at + 1 :])
+            break
     return tuple(found)
 
 
 def _abba_block(
-    run: Run, concurrency: int, number: int, indices: tuple[int, ...]
+    run: Run, drafted: Arm, concurrency: int, number: int, indices: tuple[int, ...]
 ) -> Iterator[TraceBatch]:
     """The same requests in both arms; the order turns round from block to block."""
-    arms = (Arm.TARGET, Arm.SPEC) if run.has_draft else (Arm.TARGET,)
+    arms = (Arm.TARGET, drafted) if run.has_draft else (Arm.TARGET,)
     for at, arm in enumerate(arms if number % 2 == 0 else arms[::-1]):
         block = Block(
             key=f"speed-c{concurrency}-{number:03d}-{arm}",
@@ -79,7 +97,7 @@ def _abba_block(
             number=number,
             requests=run.requests(indices),
             seed=run.plan.seed,
-            fallback=_acting(run.plan) if arm is Arm.SPEC else None,
+            fallback=None if arm is Arm.TARGET else _acting(run.plan),
             stage=f"speed at {concurrency}",
             note=f"block {number + 1}, {label(arm)}",
             done_before=(number * len(arms) + at) * len(indices),
@@ -129,6 +147,9 @@ def control_pass(run: Run) -> tuple[TraceBatch, ...]:
             done_before=number * len(indices),
             total=2 * len(indices),
         )
+        if run.out_of_time:
+            run.left_out.append("control")
+            return ()
         found.append(run_block(run, block, Tally()))
     return tuple(found)
 
@@ -147,6 +168,9 @@ def memory_pass(run: Run) -> tuple[tuple[MemoryUse, ...], tuple[str, ...]]:
     notes: list[str] = []
     concurrencies = sorted({*run.plan.speed_concurrencies, run.plan.acceptance_concurrency})
     for done, concurrency in enumerate(concurrencies):
+        if run.out_of_time:
+            run.left_out.append(f"memory at {concurrency}")
+            continue
         run.progress("memory", done, len(concurrencies), f"concurrency {concurrency}")
         for with_draft in (False, True) if run.has_draft else (False,):
             use = run.engine.stress(concurrency, with_draft=with_draft)

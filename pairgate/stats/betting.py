@@ -40,16 +40,23 @@ UNIT = Range()
 
 
 def betting_mean(
-    values: Floats, *, alpha: float, unit: str, support: Range = UNIT, weights: Floats | None = None
+    values: Floats,
+    *,
+    alpha: float,
+    unit: str,
+    support: Range = UNIT,
+    weights: Floats | None = None,
+    largest_weight: float = 0.0,
 ) -> Estimate:
     """Mean of `values` [n] in `support`, each bound at `alpha`, in the order of observation.
 
     With `weights` [n] > 0 the estimand is Σ weights·values / Σ weights: (X − m) is staked times
-    weight / largest weight, which keeps the game fair for a ratio of expectations.
-    Raises `InvalidInput` when a value lies outside the support.
+    weight / largest weight, which keeps the game fair for a ratio of expectations. The bounds hold
+    at every moment at once only if `largest_weight` was known beforehand; 0 takes the largest one
+    seen. Raises `InvalidInput` when a value lies outside the support.
     """
     x = _scaled(values, support)
-    w = None if weights is None else weights / weights.max()
+    w = None if weights is None else weights / max(largest_weight, float(weights.max()))
     span = support.high - support.low
     low, high = betting_bounds(x, alpha=alpha, weights=w)
     value = float(np.average(values, weights=weights))

@@ -46,6 +46,28 @@ def block_mean(values: Floats, *, alpha: float) -> Estimate | Missing:
     return block_ratio(values, np.ones_like(values), alpha=alpha)
 
 
+def block_difference(values: Floats, *, alpha: float, support: float) -> Estimate | Missing:
+    """Mean of a difference of shares over blocks [n], t interval cut to [−support, support].
+
+    Fewer than two blocks have no spread and are Missing; a verdict needs three.
+    """
+    n = len(values)
+    if n < 2:
+        return Missing(reason="a difference needs two blocks of each arm at least", n=n)
+    middle = float(values.mean())
+    # As above: blocks that agree say little about the spread.
+    half = float(sps.t.ppf(1.0 - alpha, n - 1)) * max(float(values.std(ddof=1)), 1e-3) / n**0.5
+    return Estimate(
+        value=middle,
+        low=max(middle - half, -support),
+        high=min(middle + half, support),
+        n=n,
+        unit="blocks",
+        alpha=alpha,
+        method="t of block differences",
+    )
+
+
 def quantile_interval(values: Floats, q: float, *, alpha: float, unit: str) -> Estimate | Missing:
     """The q-quantile of `values` [n] with order-statistic bounds (free of any distribution).
 

@@ -8,7 +8,7 @@ for many bootstrap resamples at once. Only unique (accepted, tested) pairs enter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ _STEPS, _FIRST_STEPS, _BOOTSTRAP_STEPS = 400, 30, 25
 _TOLERANCE = 1e-6  # gain of log-likelihood per request in one step
 _RESAMPLES, _RESAMPLE_SIZE, _BOOTSTRAP_UP_TO = 200, 2000, 5000
 _MAX_CONCENTRATION = 5000.0
+_MIN_GAIN, _N_MODES, _UNIMODAL_UP_TO = 4.0, 5, 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +73,9 @@ def bimodality(
 ) -> Bimodality | Missing:
     """Fit requests with at least 15 tested tokens; fewer than 100 of them are Missing.
 
-    Strong flag: ΔBIC > 6, valley ≤ half of the lower mode, both masses ≥ 0.05, means ≥ 0.15 apart.
+    Strong flag: ΔBIC > 6, valley ≤ half of the lower mode, both masses ≥ 0.05, means ≥ 0.15 apart,
+    and twice the gain in log-likelihood over the best law with one mode > 4: two betas fit a flat
+    plateau better than one and leave a valley in it that is not there.
     The bound on the share is the larger of bootstrap and Wilson; above 5,000 requests Wilson alone.
     """
     enough = tested >= MIN_TESTED
@@ -95,8 +98,13 @@ def bimodality(
             likelihood, two, which, cluster, floor=floor, alpha=alpha, rng=rng
         )
         low, high = min(low, boot_low), max(high, boot_high)
+    mixture = _described(n, one, two)
+    if mixture.strong:
+        kept = which if n <= _UNIMODAL_UP_TO else rng.choice(which, _UNIMODAL_UP_TO, replace=False)
+        gained = _gain_over_one_mode(likelihood, kept, two, mixture)
+        mixture = replace(mixture, strong=gained > _MIN_GAIN)
     return Bimodality(
-        mixture=_described(n, one, two),
+        mixture=mixture,
         share_below_floor=Estimate(
             value=share,
             low=min(low, share),
@@ -259,6 +267,42 @@ def _described(n: int, one: Fit, two: Fit) -> Mixture:
             and float(means[high] - means[low]) >= 0.15
         ),
     )
+
+
+def _gain_over_one_mode(likelihood: Floats, which: Ints, two: Fit, mixture: Mixture) -> float:
+    """Twice the log-likelihood of the two betas less that of the best law of p with a single mode.
+
+    Laws with one mode are mixtures of uniforms that share an end (Khintchine 1938), so for each
+    candidate mode between the two means their weights are a concave problem for EM.
+    """
+    kept, counts = np.unique(which, return_counts=True)
+    likelihood = likelihood[kept]
+    density = (two.weight[0][:, None] * _beta_on_grid(two.a[0], two.b[0])).sum(axis=0)
+    of_two = float(counts @ np.log(likelihood @ density))
+    running = np.concatenate((np.zeros((len(kept), 1)), np.cumsum(likelihood, axis=1)), axis=1)
+    size = _GRID.size
+    modes = np.linspace(mixture.mean_low, mixture.mean_high, _N_MODES) * size
+    best = max(_one_mode(running, counts, int(mode)) for mode in np.clip(modes, 1, size - 2))
+    return 2.0 * (of_two - best)
+
+
+def _one_mode(running: Floats, counts: Ints, mode: int) -> float:
+    """Largest log-likelihood of a law whose mode is grid point `mode`; `running` [U, G + 1] are
+    the likelihoods summed up along the grid."""
+    size = running.shape[1] - 1
+    ends = np.arange(0, size + 1, 4)
+    left, right = ends[ends < mode], ends[ends > mode]
+    uniforms = np.concatenate(
+        [
+            (running[:, [mode + 1]] - running[:, left]) / (mode + 1 - left),
+            (running[:, right] - running[:, [mode]]) / (right - mode),
+        ],
+        axis=1,
+    )
+    weight = np.full(uniforms.shape[1], 1.0 / uniforms.shape[1])
+    for _ in range(_STEPS):
+        weight *= (counts / (uniforms @ weight)) @ uniforms / counts.sum()
+    return float(counts @ np.log(uniforms @ weight))
 
 
 def _valley(fit: Fit) -> float:

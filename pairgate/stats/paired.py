@@ -13,17 +13,24 @@ T_FROM = 100  # clusters; below, the betting test makes no assumption
 
 
 def paired_difference(
-    difference: NDArray[np.float64], cluster: NDArray[np.int64], *, alpha: float, unit: str
+    difference: NDArray[np.float64],
+    cluster: NDArray[np.int64],
+    *,
+    alpha: float,
+    unit: str,
+    anytime: bool = False,
 ) -> Estimate | Missing:
-    """Mean of `difference` [n] in [−1, 1]; `cluster` [n] are session ids 0, 1, ….
+    """Mean of `difference` [n] in [−1, 1]; `cluster` [n] are session ids 0, 1, … in the order of
+    observation.
 
-    Student's t on cluster sums from 100 clusters on, betting on the scaled difference below.
+    Student's t on cluster sums from 100 clusters on; betting on the scaled difference below, and
+    wherever the bounds have to hold at `anytime`.
     """
     sizes = np.bincount(cluster)
     sizes, n = sizes[sizes > 0], len(np.unique(cluster))
     if n < 2:
         return Missing(reason=f"a paired difference needs two {unit} at least", n=n)
-    if n < T_FROM:
+    if n < T_FROM or anytime:
         means = np.bincount(cluster, weights=difference)[np.unique(cluster)] / sizes
         return betting_mean(means, alpha=alpha, unit=unit, support=Range(low=-1.0, high=1.0))
     value = float(difference.mean())

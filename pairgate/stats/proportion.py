@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy import stats as sps
 
 from pairgate.domain.evidence import Estimate
+from pairgate.stats.betting import betting_mean
 
 
 def wilson(share: float, n: float, *, alpha: float) -> tuple[float, float]:
@@ -47,6 +48,15 @@ def share_of_units(
         alpha=alpha,
         method="Clopper-Pearson",
     )
+
+
+def anytime_share(
+    events: NDArray[np.bool_], cluster: NDArray[np.int64], *, alpha: float, unit: str
+) -> Estimate:
+    """Share of `events` [n] by betting: holds at every moment of looking. `cluster` [n] are ids
+    0, 1, … in the order of observation; each counts once, with its own share."""
+    sizes = np.bincount(cluster)
+    return betting_mean(np.bincount(cluster, weights=events) / sizes, alpha=alpha, unit=unit)
 
 
 def _effective_n(events: NDArray[np.bool_], cluster: NDArray[np.int64], share: float) -> float:

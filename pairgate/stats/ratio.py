@@ -64,31 +64,79 @@ def pooled_ratio(
     `support` is where the ratio of one cluster can lie. From 100 clusters on, an effective n under
     20 is Missing: a few very long requests would decide alone.
     """
+    return pooled_ratios(sums, alphas=(alpha,), rng=rng, unit=unit, support=support)[0]
+
+
+def pooled_ratios(
+    sums: ClusterSums,
+    *,
+    alphas: tuple[float, ...],
+    rng: np.random.Generator,
+    unit: str,
+    support: Range = UNIT,
+) -> tuple[Estimate | Missing, ...]:
+    """`pooled_ratio` at several levels from the same resamples."""
     n = len(sums)
     if n < 2:
-        return Missing(reason=f"a pooled ratio needs two {unit} at least", n=n)
+        missing = Missing(reason=f"a pooled ratio needs two {unit} at least", n=n)
+        return (missing,) * len(alphas)
     if n >= 100 and sums.effective_n < MIN_EFFECTIVE_N:
-        return Missing(
+        missing = Missing(
             reason=f"{n} {unit} are worth {sums.effective_n:.1f} of equal length, "
             f"under {MIN_EFFECTIVE_N:.0f}: a few long ones would decide alone",
             n=n,
         )
+        return (missing,) * len(alphas)
     large = n >= DELTA_FROM
     found = (
-        delta_bounds(sums, alpha=alpha) if large else bootstrap_t_bounds(sums, alpha=alpha, rng=rng)
+        tuple(delta_bounds(sums, alpha=a) for a in alphas)
+        if large
+        else bootstrap_t_levels(sums, alphas=alphas, rng=rng)
     )
-    if found is None:
-        return _by_betting(sums, alpha=alpha, unit=unit, support=support)
-    low, high = found
-    value = sums.ratio
+    method = "delta" if large else "bootstrap-t"
+    return tuple(
+        anytime_ratio(sums, alpha=alpha, unit=unit, support=support)
+        if bounds is None
+        else _estimate(sums, bounds, alpha=alpha, unit=unit, support=support, method=method)
+        for alpha, bounds in zip(alphas, found, strict=True)
+    )
+
+
+def anytime_ratio(
+    sums: ClusterSums, *, alpha: float, unit: str, support: Range = UNIT, largest: float = 0.0
+) -> Estimate:
+    """Σa / Σb by betting on a − m·b (Waudby-Smith & Ramdas, arXiv 2010.09686): wider, sound where
+    the data have next to no spread, and valid at every moment of looking if no denominator can be
+    over `largest`, which was known beforehand. The clusters stand in the order of observation.
+    """
+    return betting_mean(
+        np.clip(sums.numerator / sums.denominator, support.low, support.high),
+        weights=sums.denominator,
+        largest_weight=largest,
+        alpha=alpha,
+        unit=unit,
+        support=support,
+    )
+
+
+def _estimate(
+    sums: ClusterSums,
+    bounds: tuple[float, float],
+    *,
+    alpha: float,
+    unit: str,
+    support: Range,
+    method: str,
+) -> Estimate:
+    value, (low, high) = sums.ratio, bounds
     return Estimate(
         value=value,
         low=min(max(low, support.low), value),
         high=max(min(high, support.high), value),
-        n=n,
+        n=len(sums),
         unit=unit,
         alpha=alpha,
-        method="delta" if large else "bootstrap-t",
+        method=method,
     )
 
 
@@ -109,16 +157,23 @@ def delta_bounds(sums: ClusterSums, *, alpha: float) -> tuple[float, float] | No
 def bootstrap_t_bounds(
     sums: ClusterSums, *, alpha: float, rng: np.random.Generator
 ) -> tuple[float, float] | None:
+    """`bootstrap_t_levels` at one level."""
+    return bootstrap_t_levels(sums, alphas=(alpha,), rng=rng)[0]
+
+
+def bootstrap_t_levels(
+    sums: ClusterSums, *, alphas: tuple[float, ...], rng: np.random.Generator
+) -> tuple[tuple[float, float] | None, ...]:
     """Studentised cluster bootstrap (Efron & Tibshirani 1993, 12.5), all resamples at once.
 
-    None where it does not exist: when too many resamples have no spread at all, as with a draft
-    that is nearly always accepted.
+    Per level the bounds, or None where they do not exist: when too many resamples have no spread
+    at all, as with a draft that is nearly always accepted.
     """
     n, value = len(sums), sums.ratio
     scale = sums.denominator.mean()
     a, b = sums.numerator / scale, sums.denominator / scale
     moments = np.column_stack((a, b, a * a, a * b, b * b))
-    resamples = int(min(max(_RESAMPLES, np.ceil(25.0 / alpha)), _MAX_RESAMPLES))
+    resamples = int(min(max(_RESAMPLES, np.ceil(25.0 / min(alphas))), _MAX_RESAMPLES))
     sampled = np.concatenate(
         [
             _resampled(moments, size, rng)
@@ -128,12 +183,18 @@ def bootstrap_t_bounds(
     ratio, error = _ratio_and_error(sampled, n)
     own_error = _ratio_and_error(moments.sum(axis=0)[None], n)[1][0]
     spread = error > 1e-12
-    if own_error <= 1e-12 or (~spread).mean() > alpha / 10.0:
-        return None
+    if own_error <= 1e-12:
+        return (None,) * len(alphas)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(spread, (ratio - value) / error, np.sign(ratio - value) * np.inf)
-    t_low, t_high = np.quantile(t, (alpha, 1.0 - alpha), method="inverted_cdf")
-    return float(value - t_high * own_error), float(value - t_low * own_error)
+
+    def bounds(alpha: float) -> tuple[float, float] | None:
+        if (~spread).mean() > alpha / 10.0:
+            return None
+        t_low, t_high = np.quantile(t, (alpha, 1.0 - alpha), method="inverted_cdf")
+        return float(value - t_high * own_error), float(value - t_low * own_error)
+
+    return tuple(bounds(alpha) for alpha in alphas)
 
 
 def _resampled(moments: Floats, size: int, rng: np.random.Generator) -> Floats:
@@ -157,14 +218,3 @@ def _ratio_and_error(sums: Floats, n: int) -> tuple[Floats, Floats]:
 
 def _chunks(total: int, size: int) -> list[int]:
     return [size] * (total // size) + ([total % size] if total % size else [])
-
-
-def _by_betting(sums: ClusterSums, *, alpha: float, unit: str, support: Range) -> Estimate:
-    """The same estimand by betting: wider, and sound where the data have next to no spread."""
-    return betting_mean(
-        np.clip(sums.numerator / sums.denominator, support.low, support.high),
-        weights=sums.denominator,
-        alpha=alpha,
-        unit=unit,
-        support=support,
-    )

@@ -9,7 +9,9 @@ import pytest
 from pairgate.domain.evidence import (
     OVERALL,
     BoundaryResult,
+    CarryOver,
     Counts,
+    EarlyStop,
     Estimate,
     Fidelity,
     Measurements,
@@ -120,6 +122,18 @@ def measured(*metrics: Metric, **fields: object) -> Measurements:
     return replace(found, **fields)
 
 
+def break_even(points: dict[int, float], half: float = 0.01) -> tuple[Metric, ...]:
+    """Break-even at each concurrency, known to ± `half`."""
+    return tuple(
+        metric(
+            "break_even",
+            estimate(value, value - half, value + half, 3, "blocks"),
+            Scope(kind="concurrency", key=str(c)),
+        )
+        for c, value in points.items()
+    )
+
+
 def verdict(found: Measurements, *rules: Rule, **arguments: object) -> Verdict:
     options: dict[str, object] = {"incumbent_same_target": None, "concurrencies": (8,)}
     policy = Policy(name="test", rules=rules or (SpeedupRule(),))
@@ -189,7 +203,8 @@ def test_a_domains_fail_is_corrected_for_the_number_of_domains() -> None:
     base = acceptance(GOOD, GOOD, replace(low, n=50), GOOD)
     extra = (metric(name, replace(GOOD, n=50), chat),)
     for corrected, outcome in ((0.61, UNDECIDED), (0.595, FAIL)):
-        wide = metric(f"{name}.corrected", estimate(0.55, 0.48, corrected, 50), SQL)
+        bound = replace(estimate(0.55, 0.48, corrected, 50), alpha=0.025)
+        wide = metric(f"{name}.corrected", bound, SQL)
         found = verdict(replace(base, metrics=(*base.metrics, *extra, wide)), FLOOR)
         failing = next(c for c in checks(found, "acceptance") if c.scope == SQL)
         assert failing.outcome is outcome
@@ -208,20 +223,131 @@ def test_undecided_says_how_many_more_would_decide() -> None:
     check = checks(found, "acceptance")[0]
     # 0.06 wide, 0.04 away: (0.06/0.04)² = 2.25 times as many.
     assert check.n_more == 125
-    assert "about 125 more would decide" in check.reason
+    assert "about 125 requests more would decide" in check.reason
     assert "125 more requests" in found.recommendation
 
 
 def test_break_even_is_the_threshold_where_the_pair_has_to_pay() -> None:
     base = acceptance(GOOD, GOOD, GOOD, GOOD)
-    points = replace(base, break_even=((1, 0.3), (8, 0.55), (64, 0.9)))
+    points = replace(base, metrics=(*base.metrics, *break_even({1: 0.3, 8: 0.55, 64: 0.9})))
     rule = AcceptanceRule(advise_threshold=None)
     speed = SpeedupRule(mode=Mode.ADVISE, concurrencies=(1, 8, 64), advise_at=(64,))
     found = verdict(points, rule, speed)
     assert {c.threshold for c in checks(found, "acceptance")} == {0.55}
     assert "break-even at concurrency 8" in checks(found, "acceptance")[0].reason
-    unknown = verdict(replace(base, break_even=()), rule)
-    assert unknown.outcome is UNDECIDED
+    assert verdict(base, rule).outcome is UNDECIDED  # no speed blocks, no threshold
+
+
+def test_a_measured_threshold_has_an_interval_of_its_own() -> None:
+    """A PASS clears its upper bound, a FAIL stays under the lower; in between it is open."""
+    rule = AcceptanceRule(advise_threshold=None)
+    for value, outcome in ((0.60, PASS), (0.66, UNDECIDED), (0.72, UNDECIDED), (0.80, FAIL)):
+        base = acceptance(GOOD, GOOD, GOOD, GOOD)
+        near = replace(base, metrics=(*base.metrics, *break_even({8: value}, 0.04)))
+        assert verdict(near, rule).outcome is outcome, value
+
+
+def test_holm_rejects_more_than_bonferroni_and_less_than_no_correction() -> None:
+    """Bounds of four domains at alpha, alpha/2, alpha/3 and alpha/4; the floor is 0.6."""
+    name = "token_acceptance.request_mean"
+    uppers = {  # by domain: at alpha / 4, / 3, / 2, / 1
+        "a": (0.59, 0.58, 0.57, 0.56),
+        "b": (0.61, 0.59, 0.58, 0.57),
+        "c": (0.63, 0.61, 0.59, 0.58),
+        "d": (0.66, 0.65, 0.64, 0.62),
+    }
+    metrics = [metric(name, GOOD), metric("token_acceptance.pooled", GOOD)]
+    for domain, highs in uppers.items():
+        scope = Scope(kind="domain", key=domain)
+        for divisor, high in zip((4, 3, 2, 1), highs, strict=True):
+            bound = replace(estimate(0.55, 0.5, high, 60), alpha=0.05 / divisor)
+            suffix = "" if divisor == 1 else ".corrected"
+            metrics.append(metric(name + suffix, bound, scope))
+    found = verdict(measured(*metrics), FLOOR)
+    failed = [c.scope.key for c in checks(found, "acceptance") if c.outcome is FAIL]
+    assert failed == ["a", "b", "c"]  # Bonferroni would stop after a
+    weaker = [m for m in metrics if m.scope.key != "a"]
+    weaker.append(metric(name, replace(GOOD, n=60), Scope(kind="domain", key="a")))
+    found = verdict(measured(*weaker), FLOOR)
+    # The strongest of the rest misses alpha / 4, so none of them fails.
+    assert not [c for c in checks(found, "acceptance") if c.outcome is FAIL]
+
+
+def test_domains_and_concurrencies_have_thresholds_of_their_own() -> None:
+    base = acceptance(GOOD, GOOD, estimate(0.55, 0.52, 0.58), GOOD)
+    assert verdict(base, FLOOR).outcome is FAIL
+    own = replace(FLOOR, domains=(("sql", 0.5),))
+    assert verdict(base, own).outcome is PASS
+    slow = measured(metric("speedup", estimate(0.98, 0.96, 0.99, 3, "blocks"), AT_8))
+    assert verdict(slow, SpeedupRule()).outcome is FAIL
+    assert verdict(slow, SpeedupRule(at=((8, 0.95),))).outcome is PASS
+
+
+def test_a_stop_is_no_way_around_the_pooled_rule_of_a_domain() -> None:
+    """Of 1,000 planned requests 120 ran; the domain has 40 of them by now."""
+    stop = EarlyStop(why="it passed", n_requests=120, n_planned=1000, request_s=1.0)
+    few = acceptance(GOOD, GOOD, replace(GOOD, n=40), estimate(0.55, 0.4, 0.7, 40))
+    assert verdict(few, FLOOR).outcome is PASS
+    stopped = verdict(replace(few, early_stop=stop), FLOOR)
+    assert stopped.outcome is UNDECIDED
+    assert stopped.early_stop == (
+        "Stopped early, because it passed: 120 of 1000 requests of the acceptance pass were run, "
+        "880 (88%, 0.2 hours) were not needed."
+    )
+
+
+def test_a_budget_that_ended_is_no_verdict() -> None:
+    stop = EarlyStop(
+        why="the budget of 5 minutes had ended",
+        n_requests=64,
+        n_planned=100,
+        request_s=1.0,
+        left_out=("speed at 8",),
+        undecided=True,
+    )
+    found = verdict(replace(measured(SPEEDUP), early_stop=stop), SpeedupRule())
+    assert found.outcome is UNDECIDED
+    assert "not run: speed at 8" in found.blocking[0].reason
+
+
+def _after_a_new_target(carried: float, new: float, **fields: object) -> Measurements:
+    tau = "acceptance_length.pooled"
+    arm = Arm.CARRY_OVER
+    old = estimate(carried, carried - 0.05, carried + 0.05, 3, "blocks")
+    return measured(
+        metric("speedup", estimate(new, new - 0.05, new + 0.05, 3, "blocks"), AT_8),
+        replace(metric("speedup", old, AT_8), arm=arm),
+        metric(tau, estimate(2.61, 2.5, 2.7)),
+        replace(metric(tau, estimate(1.94, 1.9, 2.0)), arm=arm),
+        carry_over=CarryOver(kind="measured", draft_of="code@1"),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("carried", "new", "advice"),
+    [
+        (1.18, 1.52, "ship it"),
+        (1.52, 1.18, "ship carried over, which is faster"),
+        (1.18, 0.80, "ship carried over: the old draft still pays"),
+        (0.90, 0.80, "ship without a draft"),
+    ],
+)
+def test_after_a_new_target_one_of_three_is_recommended(carried, new, advice) -> None:
+    found = verdict(_after_a_new_target(carried, new), SpeedupRule(), incumbent_same_target=False)
+    assert found.comparison == (
+        "tokens per round: none 1.00, carried over 1.94, new 2.61; "
+        f"speedup at 8: 1.00, {carried:.2f}, {new:.2f}"
+    )
+    assert found.recommendation.startswith(advice)
+
+
+def test_a_version_that_is_the_carried_over_draft_says_so() -> None:
+    tau = metric("acceptance_length.pooled", estimate(1.94, 1.9, 2.0))
+    itself = measured(tau, SPEEDUP, carry_over=CarryOver(kind="self", draft_of="code@1"))
+    found = verdict(itself, SpeedupRule(), incumbent_same_target=False)
+    assert found.comparison.startswith("tokens per round: none 1.00, carried over 1.94; ")
+    assert "this version is the carried-over draft" in found.comparison
 
 
 def test_break_even_of_other_rates() -> None:
@@ -229,7 +355,7 @@ def test_break_even_of_other_rates() -> None:
     k = metric("draft_tokens_per_round", estimate(5.0, 5.0, 5.0))
     for rate, wanted in ((Rate.ACCEPTANCE_LENGTH, 2.5), (Rate.ACCEPTANCE_RATE, 0.3)):
         tau = metric(f"{rate}.request_mean", estimate(2.0, 1.9, 2.1))
-        found = verdict(measured(cost, k, tau), AcceptanceRule(rate=rate))
+        found = verdict(measured(cost, k, tau, *break_even({8: 0.6})), AcceptanceRule(rate=rate))
         assert checks(found, "acceptance")[0].threshold == pytest.approx(wanted)
 
 
@@ -456,7 +582,7 @@ def test_a_failing_draft_does_not_hold_back_its_target() -> None:
     )
     assert found.outcome is FAIL
     assert found.recommendation == (
-        "the new target can go out without a draft: "
+        "ship without a draft: the new target can go out alone: "
         "`pairgate register LINE --target TARGET --method none`"
     )
 
@@ -512,7 +638,8 @@ def test_failures_of_the_acceptance_pass_are_not_diluted_by_the_others() -> None
 
 def test_an_advising_rule_never_moves_a_gate() -> None:
     """The policy's digest does not cover it, so it must not choose where break-even is taken."""
-    base = replace(acceptance(GOOD, GOOD, GOOD, GOOD), break_even=((1, 0.3), (8, 0.95)))
+    good = acceptance(GOOD, GOOD, GOOD, GOOD)
+    base = replace(good, metrics=(*good.metrics, *break_even({1: 0.3, 8: 0.95})))
     gate = AcceptanceRule(threshold="break-even", advise_threshold=None)
     shown = SpeedupRule(mode=Mode.ADVISE, advise_at=(8,))
     outcomes = {

@@ -165,3 +165,43 @@ def test_commands(tmp_path: Path) -> None:
     assert run.invoke(cli, ["policy", "explain", "default", "--source"]).output == preset_text(
         "default"
     )
+
+
+def test_domains_and_concurrencies_are_tables_and_survive_being_stored() -> None:
+    text = """
+[rules.acceptance]
+rate = "token_acceptance"
+threshold = 0.6
+domains = { sql = 0.5, chat = "break-even" }
+[rules.speedup]
+at = { 1 = 1.3, 64 = 0.95 }
+"""
+    policy = loads_policy(text, name="p.toml", suffix=".toml")
+    acceptance, speedup = policy.rules
+    assert isinstance(acceptance, AcceptanceRule)
+    assert isinstance(speedup, SpeedupRule)
+    assert acceptance.domains == (("chat", "break-even"), ("sql", 0.5))
+    assert (speedup.ratio_at(1), speedup.ratio_at(8), speedup.ratio_at(64)) == (1.3, 1.0, 0.95)
+    again = policy_from_document(policy_document(policy))
+    assert again == policy
+    assert again.digest == policy.digest
+    plain = loads_policy(text.replace('domains = { sql = 0.5, chat = "break-even" }', ""),
+                         name="p.toml", suffix=".toml")  # fmt: skip
+    assert plain.digest != policy.digest
+    sentences = " ".join(explained(policy))
+    assert "in sql at least 0.5" in sentences
+    assert "over 1.3 at 1" in sentences
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("domains = { sql = 1.5 }", "is a share"),
+        ('domains = { sql = "cheap" }', "domains"),
+        ('domains = { sql = 0.5 }\nother = ["sql"]', "only shown"),
+    ],
+)
+def test_a_wrong_threshold_of_a_domain_is_refused(line: str, complaint: str) -> None:
+    text = f'[rules.acceptance]\nrate = "token_acceptance"\nthreshold = 0.6\n{line}\n'
+    with pytest.raises(PolicyError, match=complaint):
+        loads_policy(text, name="p.toml", suffix=".toml")

@@ -17,7 +17,8 @@ from pairgate.domain.trace import Arm, Finish, Phase, RequestTrace, RoundState, 
 from pairgate.domain.traffic import Request, Sampling, TrafficSlice
 from pairgate.engines.scripted import Script, ScriptedEngine
 from pairgate.ports import GenerateOptions, MaterialisedPair
-from pairgate.replay import replay, replay_acceptance, submission_order
+from pairgate.replay import replay, replay_acceptance, replay_carry_over, submission_order
+from pairgate.replay.order import submission_blocks
 
 K = 4
 
@@ -179,16 +180,78 @@ def test_stop_sees_the_contiguous_prefix_of_the_submission_order() -> None:
         return len(seen) == 2
 
     recorded = run(traffic=traffic, stop=stop)
-    order = submission_order(traffic.requests, 5)
-    assert seen == [set(order[:16]), set(order[:32])]
-    assert len(recorded.acceptance) == 32
-    assert recorded.early_stop == "8 of 40 requests were not needed"
+    order = submission_order(traffic.requests, 5, block=16)
+    n = len(recorded.acceptance)
+    assert seen == [set(order[: len(seen[0])]), set(order[:n])]
+    assert recorded.acceptance.index.tolist() == list(order[:n])  # rows in that order
+    stop = recorded.early_stop
+    assert stop is not None and (stop.n_requests, stop.n_saved) == (n, 40 - n)
+    assert stop.request_s == pytest.approx(recorded.acceptance.wall_s / n)
+
+
+def test_a_prefix_of_blocks_holds_whole_sessions() -> None:
+    """Otherwise a look would see more first turns than the traffic has."""
+    requests = make_slice(60).requests
+    blocks = submission_blocks(requests, 5, block=10)
+    seen: set[str] = set()
+    for block in blocks:
+        sessions = {requests[i].session for i in block} - {None}
+        assert not sessions & seen
+        seen |= sessions
+        for session in sessions:
+            turns = [i for i in block if requests[i].session == session]
+            assert turns == sorted(turns)
+    assert sorted(i for block in blocks for i in block) == list(range(60))
 
 
 def test_goes_on_can_end_after_the_acceptance_pass() -> None:
-    recorded = run(goes_on=lambda batch: False)
+    recorded = run(goes_on=lambda batch, speed: False)
     assert recorded.speed == () == recorded.control == recorded.memory
-    assert "speed" in recorded.early_stop
+    stop = recorded.early_stop
+    assert stop is not None
+    assert stop.left_out == ("speed at 1", "speed at 8", "control", "memory")
+
+
+def test_a_fail_at_one_concurrency_ends_the_others() -> None:
+    recorded = run(goes_on=lambda batch, speed: not speed)
+    assert len({b.concurrency for b in recorded.speed}) == 1
+    assert recorded.control == ()
+
+
+def test_the_screen_runs_before_and_is_not_run_again() -> None:
+    seen: list[int] = []
+    sink = DictSink()
+    recorded = run(
+        sink,
+        plan=make_plan(screen=(8,)),
+        screened=lambda boundary, speed: seen.append(len(speed)),
+        more_blocks=lambda c, blocks: False,
+    )
+    assert seen == [4]  # two blocks in both arms
+    assert list(sink.blocks).index("speed-c8-000-target") < list(sink.blocks).index(
+        "acceptance-spec-c8-00000"
+    )
+    assert {b.concurrency for b in recorded.speed} == {1, 8}
+
+
+def test_a_budget_ends_at_a_block_and_says_what_is_missing() -> None:
+    whole = run()
+    budget = whole.acceptance.wall_s * 0.5
+    recorded = run(plan=make_plan(budget_s=budget))
+    stop = recorded.early_stop
+    assert stop is not None and stop.undecided
+    assert 0 < stop.n_requests < 40
+    assert "control" in stop.left_out and "memory at 8" in stop.left_out
+    assert stop.why.startswith("the budget of")
+
+
+def test_the_carried_over_pair_runs_its_own_blocks_beside_the_target() -> None:
+    acceptance, speed = replay_carry_over(
+        ScriptedEngine(), make_pair(), make_slice(), make_plan(), DictSink(),
+        n_requests=16, concurrencies=(8,),
+    )  # fmt: skip
+    assert acceptance.arm is Arm.CARRY_OVER and 16 <= len(acceptance) < 40
+    assert [b.arm for b in speed] == [Arm.TARGET, Arm.CARRY_OVER, Arm.CARRY_OVER, Arm.TARGET]
 
 
 def test_control_is_the_target_twice_on_the_same_requests_with_other_keys() -> None:
@@ -274,7 +337,9 @@ def test_another_pair_runs_on_the_same_requests() -> None:
         n_requests=20,
     )  # fmt: skip
     assert batch.arm is Arm.INCUMBENT
-    assert set(batch.index) == set(submission_order(make_slice().requests, 5)[:32])
+    assert set(batch.index) == set(
+        submission_order(make_slice().requests, 5, block=16)[: len(batch)]
+    )
 
 
 def test_progress_tells_the_acceptance_so_far() -> None:

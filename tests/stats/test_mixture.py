@@ -69,3 +69,11 @@ def test_short_requests_do_not_count() -> None:
     )
     assert isinstance(short, Missing)
     assert short.n == 0
+
+
+def test_a_flat_plateau_is_one_kind() -> None:
+    """Two betas fit it better than one, with a valley that is not there. 6 simulations with a
+    false alarm of 0.05 each: more than two have probability 0.002."""
+    rng = np.random.default_rng(5)
+    flagged = sum(_fit(rng.uniform(0.4, 0.8, 500), seed).mixture.strong for seed in range(6))
+    assert flagged <= 2
