@@ -112,7 +112,10 @@ def test_a_line_from_init_to_audit(bench: Bench) -> None:
     assert bench.run("history", "story").code == 0
     assert bench.run("compare", "story@1", "story@3").code == 0
     differences = bench.json("diff", "story@1", "story@3")
-    assert differences == [{"part": "decoding.num_speculative_tokens", "before": "3", "after": "2"}]
+    assert differences["decoding"] == [
+        {"part": "decoding.num_speculative_tokens", "before": "3", "after": "2"}
+    ]
+    assert not differences["files"] and not differences["models"]
 
     assert bench.run("judge", "story@1").code == 0
     folder = next(p for p in (bench.home / "evaluations").glob("story@1-*") if p.is_dir())
