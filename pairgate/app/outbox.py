@@ -1,72 +1,162 @@
 """Deliver what was decided to the outside world, after the commit and never in its way.
 
-Targets: the MLflow mirror (unless it is off), a pointer file per line (PAIRGATE_POINTER_DIR) and
-a command (PAIRGATE_DELIVERY_COMMAND, the message as JSON on its stdin). Each gets the messages of
-a line in order, at least once; one that fails keeps its place and holds up only itself.
+Each target of `pairgate.app.targets` gets the messages of a line in order, at least once, under a
+key that says so. One that fails keeps its place, waits longer each time, and holds up only its own
+line at its own target.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
+import random
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
+from pairgate.app.actor import current_actor
+from pairgate.app.situation import read_situation
+from pairgate.app.targets import parcel, targets
+from pairgate.app.webhook import TryLater
 from pairgate.app.workspace import now
-from pairgate.domain.pair import VersionRef
-from pairgate.errors import PairgateError, Unavailable
+from pairgate.domain.records import Delivery
+from pairgate.domain.situation import Ask
+from pairgate.errors import InvalidInput, PairgateError, Refused, Unavailable
+from pairgate.promote import dropping
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pairgate.app.targets import Target
     from pairgate.app.workspace import Workspace
     from pairgate.domain.records import OutboxMessage
+    from pairgate.domain.release import Actor, Decision
+    from pairgate.store.sql import Transaction
 
 DELIVERY_SETTING = "PAIRGATE_DELIVERY"
-POINTER_SETTING = "PAIRGATE_POINTER_DIR"
-COMMAND_SETTING = "PAIRGATE_DELIVERY_COMMAND"
-_COMMAND_TIMEOUT_S = 60.0
+BUDGET_S = 60.0
+"""A target that took this long in one delivery is left for the next one."""
+
+KNOWN_DAYS = 30.0
+"""A message waits for every target that anybody delivered to within this time, on any machine."""
+
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 5.0, 3600.0
+_DETACHED_RETRY_S = 60.0
 _OFF = ("off", "0", "false", "no")
 
-Target = Callable[["Workspace", "OutboxMessage", Mapping[str, Any]], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelivered:
+    """The first message of a line that a target does not have, and why. `next_try_at` is '' when
+    that is at once, None when it waits for a person."""
+
+    line: str
+    target: str
+    error: str
+    next_try_at: str | None
+
+    def __str__(self) -> str:
+        if self.next_try_at is None:
+            when = "; not tried again before: pairgate outbox retry"
+        else:
+            when = f"; next try at {self.next_try_at[:19]}Z" if self.next_try_at else ""
+        return f"{self.line}: {self.target} failed: {self.error}{when}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """`failures` are (line, target, error) of messages that stay."""
+    """`failures` are those that stay; `n_delivered` messages left the outbox."""
 
     n_delivered: int
-    failures: tuple[tuple[str, str, str], ...]
+    failures: tuple[Undelivered, ...]
 
 
-def deliver(ws: Workspace, *, line: str | None = None, wait_s: float = 120.0) -> Delivered:
-    """Deliver what waits. One delivery at a time: raises `Unavailable` when another one still
-    runs after `wait_s` seconds."""
-    targets = _targets(ws)
-    n_delivered, failures = 0, {}
-    with ws.registry.delivering(wait_s=wait_s):
-        stuck: set[tuple[str, str]] = set()
-        for message in ws.registry.pending(line):
-            payload = json.loads(message.payload)
-            for name, target in targets.items():
-                if name in message.done or (message.line, name) in stuck:
-                    continue
-                try:
-                    target(ws, message, payload)
-                except Exception as error:  # whatever a target raises, the others go on
-                    stuck.add((message.line, name))
-                    failures[message.line, name] = _sentence(error)
-                    ws.registry.mark_failed(message.id, f"{name}: {_sentence(error)}")
-                else:
-                    message = ws.registry.mark_done(message, name)
-            if message.done >= targets.keys():
-                ws.registry.mark_delivered(message.id, now())
-                n_delivered += 1
-    found = tuple((at_line, name, error) for (at_line, name), error in failures.items())
-    return Delivered(n_delivered=n_delivered, failures=found)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One message that one target lacks. `is_set_up`: this machine can deliver it."""
+
+    message: OutboxMessage
+    delivery: Delivery
+    is_set_up: bool
+
+
+def waiting(ws: Workspace, line: str | None = None) -> tuple[Waiting, ...]:
+    """What is not delivered yet, oldest first; where there is no target at all, under the name ''.
+    Changes nothing."""
+    here = targets(ws).keys()
+    known = sorted(_known_targets(ws)) or [""]
+    return tuple(
+        Waiting(message=message, delivery=delivery, is_set_up=delivery.target in here)
+        for message in ws.registry.pending(line)
+        for delivery in map(message.delivery, known)
+        if not delivery.is_over
+    )
+
+
+def deliver(
+    ws: Workspace, *, line: str | None = None, wait_s: float = 120.0, retry_for_s: float = 0.0
+) -> Delivered:
+    """Deliver what is due, and for `retry_for_s` seconds also what becomes due.
+
+    One delivery at a time per target: one that still runs elsewhere after `wait_s` is a failure
+    of that target here.
+    """
+    deadline = time.monotonic() + retry_for_s
+    n_delivered = 0
+    while True:
+        failures = tuple(
+            failure
+            for name, target in targets(ws).items()
+            for failure in _deliver_to(ws, name, target, line, wait_s)
+        )
+        n_delivered += _close(ws, line)
+        due = [f.next_try_at for f in failures if f.next_try_at]
+        pause_s = max(0.0, _seconds_until(min(due))) + 0.01 if due else 0.0
+        if not due or time.monotonic() + pause_s > deadline:
+            return Delivered(n_delivered=n_delivered, failures=failures)
+        time.sleep(pause_s)
+
+
+def retry(ws: Workspace, message_id: int | None = None, *, target: str | None = None) -> Delivered:
+    """Forget what was waited for, of one message or all, and deliver now.
+
+    Raises `NotFound` for a message that does not wait.
+    """
+    for message in _chosen(ws, message_id):
+        for found in message.deliveries:
+            if not found.is_over and target in (None, found.target):
+                again = replace(found, state="waiting", next_try_at="")
+                ws.registry.mark(message.id, again, now())
+    return deliver(ws)
+
+
+def drop(
+    ws: Workspace,
+    reason: str,
+    message_id: int | None = None,
+    *,
+    target: str | None = None,
+    actor: Actor | None = None,
+) -> tuple[Decision, ...]:
+    """Give up on a message, or on all that one target still lacks; recorded in the line's history.
+
+    Without `target` the message is given up for every target that lacks it. Raises `InvalidInput`
+    when neither is named, `NotFound` for a message that does not wait.
+    """
+    if message_id is None and target is None:
+        raise InvalidInput("name the message, or with --target whose messages are dropped")
+    by = actor or current_actor(ws)
+    known = _known_targets(ws)
+    made = []
+    for message in _chosen(ws, message_id):
+        wanted = (known | {d.target for d in message.deliveries}) if target is None else {target}
+        lacking = sorted(t for t in wanted if not message.delivery(t).is_over)
+        if lacking:
+            ask = Ask(by=by, at=now(), reason=reason)
+            made.append(_drop(ws, message, lacking, ask))
+    _close(ws, None)
+    return tuple(made)
 
 
 def start_delivery(ws: Workspace, *, wait_s: float = 0.0) -> None:
@@ -83,6 +173,8 @@ def start_delivery(ws: Workspace, *, wait_s: float = 0.0) -> None:
     }
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     argv = [sys.executable, "-m", "pairgate", "outbox", "deliver"]
+    if wait_s == 0:  # nobody waits for this process, so it may try again for a while
+        argv.append(f"--retry-for={_DETACHED_RETRY_S:g}")
     try:
         pid = os.posix_spawn(sys.executable, argv, environ, file_actions=null, setsid=True)
     except OSError:
@@ -92,76 +184,111 @@ def start_delivery(ws: Workspace, *, wait_s: float = 0.0) -> None:
         time.sleep(0.05)
 
 
-def _targets(ws: Workspace) -> dict[str, Target]:
-    """Those that are set up here, by name."""
-    from pairgate.app.review import mlflow_settings
-
-    targets: dict[str, Target] = {}
-    if ws.environ.get(POINTER_SETTING):
-        targets["pointer"] = _write_pointer
-    if ws.environ.get(COMMAND_SETTING):
-        targets["command"] = _run_command
-    if mlflow_settings(ws) is not None:
-        targets["mlflow"] = _mirror
-    return targets
-
-
-def _mirror(ws: Workspace, message: OutboxMessage, payload: Mapping[str, Any]) -> None:
-    from pairgate.app.review import deliver_mlflow
-
-    deliver_mlflow(ws, message.kind, payload)
-
-
-def _write_pointer(ws: Workspace, message: OutboxMessage, payload: Mapping[str, Any]) -> None:
-    """DIR/<line>.json: what serving should load. Swapped atomically, never back in time."""
-    if message.kind != "head":
-        return
-    path = Path(ws.environ[POINTER_SETTING]) / f"{message.line}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and json.loads(path.read_text())["sequence"] >= payload["sequence"]:
-        return
-    document = {
-        "line": message.line,
-        "production": _pointed(ws, message.line, payload["production"]),
-        "previous": _pointed(ws, message.line, payload["previous"]),
-        **{k: payload[k] for k in ("sequence", "kind", "at", "profile_digest", "hash")},
-    }
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with staged.open("w") as handle:
-        json.dump(document, handle, indent=2)
-        handle.flush()
-        os.fsync(handle.fileno())
-    staged.replace(path)
+def _deliver_to(
+    ws: Workspace, name: str, target: Target, line: str | None, wait_s: float
+) -> Iterator[Undelivered]:
+    """Bring one target what it lacks, in order per line; yields what stays."""
+    try:
+        with ws.registry.delivering(name, wait_s=wait_s):
+            stuck: set[str] = set()
+            started = time.monotonic()
+            for message in ws.registry.pending(line):
+                found = message.delivery(name)
+                if found.is_over or message.line in stuck:
+                    continue
+                if time.monotonic() - started > BUDGET_S:
+                    error = f"left for the next delivery: {BUDGET_S:g} s are over"
+                    found = replace(found, last_error=found.last_error or error)
+                elif found.state == "waiting" and found.next_try_at <= now():
+                    found = _try(ws, name, target, message, found)
+                    ws.registry.mark(message.id, found, now())
+                if not found.is_over:
+                    stuck.add(message.line)
+                    yield _undelivered(message, found)
+    except Unavailable as error:
+        yield Undelivered(line=line or "all", target=name, error=error.message, next_try_at="")
 
 
-def _pointed(ws: Workspace, line: str, number: int | None) -> dict[str, object] | None:
-    if number is None:
-        return None
-    version = ws.registry.version(VersionRef(line=line, selector=str(number)))
-    return {
-        "version": version.number,
-        "pair_digest": version.pair_digest,
-        "target_digest": version.target_digest,
-        "method": version.method.value,
-    }
-
-
-def _run_command(ws: Workspace, message: OutboxMessage, payload: Mapping[str, Any]) -> None:
-    """Raises `Unavailable` unless the command ends with 0 in time."""
-    import subprocess
-
-    said = json.dumps({"id": message.id, "message": message.kind, **payload})
-    done = subprocess.run(
-        shlex.split(ws.environ[COMMAND_SETTING]),
-        input=said,
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_TIMEOUT_S,
+def _try(
+    ws: Workspace, name: str, target: Target, message: OutboxMessage, before: Delivery
+) -> Delivery:
+    """One attempt; whatever a target raises, the others go on."""
+    n_tries = before.n_tries + 1
+    delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(before.n_tries, 20))
+    delay_s *= random.uniform(0.8, 1.2)  # so that many machines do not come at once
+    state = "waiting"
+    try:
+        target(ws, parcel(message, name))
+    except TryLater as error:
+        said, delay_s = error.message, max(delay_s, min(error.after_s, _LONGEST_DELAY_S))
+    except Refused as error:
+        said, state = error.message, "held"
+    except Exception as error:
+        said = (
+            error.message
+            if isinstance(error, PairgateError)
+            else f"{type(error).__name__}: {error}"
+        )
+    else:
+        return Delivery(target=name, state="done", n_tries=n_tries)
+    return Delivery(
+        target=name,
+        state=state,
+        n_tries=n_tries,
+        last_error=" ".join(said.split())[:300],
+        next_try_at=_after(delay_s) if state == "waiting" else "",
     )
-    if done.returncode != 0:
-        raise Unavailable(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
 
 
-def _sentence(error: Exception) -> str:
-    text = error.message if isinstance(error, PairgateError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:300]
+def _undelivered(message: OutboxMessage, found: Delivery) -> Undelivered:
+    return Undelivered(
+        line=message.line,
+        target=found.target,
+        error=found.last_error,
+        next_try_at=None if found.state == "held" else found.next_try_at,
+    )
+
+
+def _close(ws: Workspace, line: str | None) -> int:
+    """Messages that every known target has leave the outbox; returns how many."""
+    known = _known_targets(ws)
+    n_closed = 0
+    for message in ws.registry.pending(line):
+        if all(message.delivery(target).is_over for target in known):
+            ws.registry.mark_delivered(message.id, now())
+            n_closed += 1
+    return n_closed
+
+
+def _known_targets(ws: Workspace) -> frozenset[str]:
+    """Those set up here, and those of other machines: a laptop that has no webhook must not end
+    what a server still has to send."""
+    return ws.registry.targets_since(_after(-KNOWN_DAYS * 86400)) | targets(ws).keys()
+
+
+def _drop(ws: Workspace, message: OutboxMessage, lacking: list[str], ask: Ask) -> Decision:
+    from pairgate.store.outbox import write_delivery
+
+    def body(transaction: Transaction) -> Decision:
+        decision = dropping(
+            read_situation(transaction), ask, message_id=message.id, targets=tuple(lacking)
+        )
+        for target in lacking:
+            dropped = replace(message.delivery(target), state="dropped", next_try_at="")
+            write_delivery(transaction.connection, message.id, dropped, ask.at)
+        return transaction.append(decision)
+
+    return ws.registry.decide(message.line, body)
+
+
+def _chosen(ws: Workspace, message_id: int | None) -> list[OutboxMessage]:
+    return ws.registry.pending() if message_id is None else [ws.registry.message(message_id)]
+
+
+def _after(seconds: float) -> str:
+    moment = datetime.now(UTC) + timedelta(seconds=seconds)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _seconds_until(at: str) -> float:
+    return (datetime.fromisoformat(at) - datetime.now(UTC)).total_seconds()

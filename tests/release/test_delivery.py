@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pairgate.app import outbox, release
+from pairgate.app import outbox, release, targets
 from pairgate.app.workspace import Workspace
 from pairgate.domain.pair import VersionRef
 from tests.release.story import ALICE, LINE, add, evidence, put_in_production
@@ -17,7 +17,7 @@ from tests.release.story import ALICE, LINE, add, evidence, put_in_production
 
 @pytest.fixture
 def pointers(ws: Workspace, tmp_path: Path) -> Path:
-    ws.environ[outbox.POINTER_SETTING] = str(tmp_path / "pointers")
+    ws.environ[targets.POINTER_SETTING] = str(tmp_path / "pointers")
     return tmp_path / "pointers" / f"{LINE}.json"
 
 
@@ -47,7 +47,7 @@ def test_a_message_that_comes_again_does_not_turn_time_back(ws: Workspace, point
     old = ws.registry.pending()[-1]
     put_in_production(ws, b"base", b"draft-2")
     outbox.deliver(ws)
-    outbox._write_pointer(ws, old, json.loads(old.payload))
+    targets.write_pointer(ws, targets.parcel(old, "pointer"))
     assert read(pointers)["production"]["version"] == 2
 
 
@@ -58,7 +58,7 @@ def test_the_command_gets_each_message_in_order(ws: Workspace, tmp_path: Path) -
         f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
         "log.open('a').write(sys.stdin.read() + '\\n')\n"
     )
-    ws.environ[outbox.COMMAND_SETTING] = f"{sys.executable} {script}"
+    ws.environ[targets.COMMAND_SETTING] = f"{sys.executable} {script}"
     put_in_production(ws, b"base", b"draft-1")
     release.disable(ws, LINE, "slow", actor=ALICE)
     outbox.deliver(ws)
@@ -74,18 +74,22 @@ def test_the_command_gets_each_message_in_order(ws: Workspace, tmp_path: Path) -
 def test_a_target_that_fails_keeps_its_place_and_holds_up_only_itself(
     ws: Workspace, pointers: Path
 ) -> None:
-    ws.environ[outbox.COMMAND_SETTING] = f"{sys.executable} -c 'import sys; sys.exit(3)'"
+    ws.environ[targets.COMMAND_SETTING] = f"{sys.executable} -c 'import sys; sys.exit(3)'"
     put_in_production(ws, b"base", b"draft-1")
     put_in_production(ws, b"base", b"draft-2")
     done = outbox.deliver(ws)
     assert done.n_delivered == 0
-    assert done.failures == ((LINE, "command", "exit code 3:"),)
+    assert [(f.line, f.target, f.error) for f in done.failures] == [
+        (LINE, "command", "exit code 3:")
+    ]
     assert read(pointers)["production"]["version"] == 2
     pending = ws.registry.pending()
-    assert [m.n_tries for m in pending] == [1, 0, 0, 0]  # the later ones wait their turn
-    assert all(m.done == {"pointer"} for m in pending)
-    ws.environ[outbox.COMMAND_SETTING] = f"{sys.executable} -c pass"
-    assert outbox.deliver(ws).n_delivered == 4
+    tries = [m.delivery("command").n_tries for m in pending]
+    assert tries == [1, 0, 0, 0]  # the later ones wait their turn
+    assert all(m.delivery("pointer").state == "done" for m in pending)
+    ws.environ[targets.COMMAND_SETTING] = f"{sys.executable} -c pass"
+    assert outbox.deliver(ws).n_delivered == 0  # too early
+    assert outbox.retry(ws).n_delivered == 4
 
 
 def test_promote_delivers_by_itself_when_it_is_waited_for(ws: Workspace, pointers: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pairgate.app import lines, release
+from pairgate.app import approvals, lines, release
 from pairgate.app.workspace import Workspace
+from pairgate.domain.approvals import approved
 from pairgate.domain.canonical import sha256_digest
-from pairgate.domain.freshness import ReleaseRules, approved
+from pairgate.domain.freshness import ReleaseRules
 from pairgate.domain.pair import Method, PairVersion, VersionRef
 from pairgate.domain.records import UNVERIFIED_TAG, Approval
 from pairgate.domain.release import Kind, fold
@@ -305,16 +306,16 @@ def test_approvals_bind_to_the_evaluation_and_differ_from_the_promoter(
     lines.set_line(ws, LINE, policy=path, actor=ALICE)
     version = add(ws, b"base", b"draft")
     with pytest.raises(EvidenceMissing):
-        release.approve(ws, ref(version), "safety", actor=BOB)
+        approvals.approve(ws, ref(version), "safety", actor=BOB)
     evidence(ws, version)
-    release.approve(ws, ref(version), "safety", actor=ALICE)
+    approvals.approve(ws, ref(version), "safety", actor=ALICE)
     with pytest.raises(Refused, match="0 of 1 approvals"):
         release.promote(ws, ref(version), actor=ALICE)
-    release.approve(ws, ref(version), "safety", actor=BOB)
+    approvals.approve(ws, ref(version), "safety", actor=BOB)
     evidence(ws, version)  # a newer PASS that nobody has agreed to
     with pytest.raises(Refused, match="0 of 1 approvals"):
         release.promote(ws, ref(version), actor=ALICE)
-    release.approve(ws, ref(version), "safety", actor=BOB)
+    approvals.approve(ws, ref(version), "safety", actor=BOB)
     assert release.promote(ws, ref(version), actor=ALICE).head.production == 1
 
 
@@ -386,7 +387,7 @@ def test_rollback_with_a_missing_blob_is_refused_and_without_a_store_is_warned_o
         release.rollback(released, LINE, actor=ALICE)
     assert released.registry.head(LINE).production == 3
     kept.rename(blob)
-    released.blobs.root.rename(tmp_path / "unmounted")
+    (released.home / "store").rename(tmp_path / "unmounted")
     moved = release.rollback(released, LINE, actor=ALICE)
     assert moved.decision is not None
     assert "could not be checked" in moved.decision.warnings[0]
@@ -434,7 +435,7 @@ def test_an_engine_upgrade_is_promoted_and_rolled_back_with_its_profile(ws: Work
 
 
 def blob_names(ws: Workspace) -> set[str]:
-    return {p.name for p in (ws.blobs.root / "blobs" / "sha256").iterdir()}
+    return {p.name for p in (ws.home / "store" / "blobs" / "sha256").iterdir()}
 
 
 def test_disable_serves_the_target_alone_and_copies_nothing(released: Workspace) -> None:
