@@ -28,6 +28,7 @@ from typing import BinaryIO
 from pairgate.domain.canonical import canonical_json, is_digest, sha256_digest
 from pairgate.domain.pair import ARTIFACT_TYPE, MANIFEST_MEDIA_TYPE, Pair
 from pairgate.errors import IntegrityError, InvalidInput, Unavailable
+from pairgate.localfiles import open_regular
 from pairgate.store.hashcache import HashCache
 from pairgate.store.localgarbage import LocalGarbage
 from pairgate.store.streams import (
@@ -36,7 +37,6 @@ from pairgate.store.streams import (
     copy_to,
     equal_and_undamaged,
     hash_file,
-    open_regular,
     receive,
     reflink,
     samples_equal,

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from pairgate.store.sqlengine import reading, writing
+from pairgate.store.sqlengine import again, reading, writing
 from pairgate.store.sqlschema import ensure_current
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def repeatable(method: Callable[P, T]) -> Callable[P, T]:
+    """Mark a method that is one transaction and may run again when PostgreSQL asks for that."""
+
+    @wraps(method)
+    def attempted(*args: P.args, **kwargs: P.kwargs) -> T:
+        return again(lambda: method(*args, **kwargs))
+
+    return attempted
 
 
 class SqlBase:

@@ -12,7 +12,7 @@ from pairgate.domain.records import Approval, EvidenceRow
 from pairgate.errors import NotFound
 from pairgate.store import schema as s
 from pairgate.store.codec import dump_json, load_json
-from pairgate.store.sqlbase import SqlBase
+from pairgate.store.sqlbase import SqlBase, repeatable
 from pairgate.store.sqllines import enqueue, read_head
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class StoredEvaluation:
 class Evidence(SqlBase):
     """Append-only: an evaluation is written once and never changed."""
 
+    @repeatable
     def start_attempt(
         self,
         line: str,
@@ -42,8 +43,11 @@ class Evidence(SqlBase):
         policy_digest: str,
         slice_digest: str,
         at: str,
+        *,
+        once: bool = False,
     ) -> int:
         """k of this attempt: one more than the attempts of pair, policy and slice that count.
+        With `once`, the attempt that was started at exactly this time is this one.
 
         Attempt k tests at alpha · 2^−k, so that all of them together stay under alpha; that holds
         with attempts at the same time and with released ones, because each gets a k at least as
@@ -56,10 +60,14 @@ class Evidence(SqlBase):
                 select(s.pair.c.digest).where(s.pair.c.digest == pair_digest).with_for_update()
             )
             read_head(connection, line)
+            counting = (*_of_family(*family), s.attempt.c.released.is_(False))
+            if once:
+                same = (s.attempt.c.line == line, s.attempt.c.started_at == at)
+                begun = connection.scalar(select(s.attempt.c.number).where(*counting, *same))
+                if begun is not None:
+                    return begun
             n_counted = connection.scalar(
-                select(func.count())
-                .select_from(s.attempt)
-                .where(*_of_family(*family), s.attempt.c.released.is_(False))
+                select(func.count()).select_from(s.attempt).where(*counting)
             )
             k = (n_counted or 0) + 1
             connection.execute(
@@ -108,6 +116,7 @@ class Evidence(SqlBase):
             )
         return found or 0
 
+    @repeatable
     def save_evaluation(
         self, evaluation: Evaluation, verdict: Verdict, at: str, folder: str
     ) -> str:
@@ -121,9 +130,9 @@ class Evidence(SqlBase):
             if connection.scalar(known) is not None:
                 return digest
             connection.execute(
-                insert(s.evaluation).values(_evaluation_values(evaluation, verdict, at, folder))
+                insert(s.evaluation).values(evaluation_values(evaluation, verdict, at, folder))
             )
-            checks = [_check_values(digest, i, c) for i, c in enumerate(verdict.checks)]
+            checks = [check_values(digest, i, c) for i, c in enumerate(verdict.checks)]
             if checks:
                 connection.execute(insert(s.check), checks)
             payload = {"at": at, "digest": digest, "outcome": verdict.outcome.value}
@@ -152,6 +161,7 @@ class Evidence(SqlBase):
             verdict=load_json(Verdict, row["verdict"]),
         )
 
+    @repeatable
     def add_approval(self, approval: Approval) -> None:
         """Once per evaluation, name and actor; again it changes nothing."""
         c = s.approval.c
@@ -205,9 +215,10 @@ def _of_family(pair_digest: str, policy_digest: str, slice_digest: str) -> tuple
     )
 
 
-def _evaluation_values(
+def evaluation_values(
     evaluation: Evaluation, verdict: Verdict, at: str, folder: str
 ) -> dict[str, Any]:
+    """One row per evaluation: documents, and what they are bound to."""
     binding = evaluation.binding
     bound = {f.name: getattr(binding, f.name) for f in fields(binding)}
     return bound | {
@@ -226,7 +237,7 @@ def _evaluation_values(
     }
 
 
-def _check_values(digest: str, position: int, check: Check) -> dict[str, Any]:
+def check_values(digest: str, position: int, check: Check) -> dict[str, Any]:
     """One row per check, flat, for people with SQL. A Missing has no value."""
     observed = check.observed
     return {

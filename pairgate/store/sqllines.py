@@ -12,13 +12,14 @@ from pairgate.domain.pair import check_line_name
 from pairgate.domain.release import Decision, Head, Kind, advance
 from pairgate.errors import Conflict, NotFound
 from pairgate.store import schema as s
-from pairgate.store.sqlbase import SqlBase
+from pairgate.store.sqlbase import SqlBase, repeatable
 from pairgate.store.sqlengine import is_sqlite
 
 
 class Lines(SqlBase):
     """Lines, heads and decisions."""
 
+    @repeatable
     def create_line(self, name: str, at: str) -> Head:
         """A line without decisions; raises `Conflict` when it exists."""
         check_line_name(name)
@@ -31,8 +32,7 @@ class Lines(SqlBase):
     def lines(self) -> list[Head]:
         """Every line, by name."""
         with self._read() as connection:
-            names = connection.scalars(select(s.line.c.name).order_by(s.line.c.name)).all()
-            return [read_head(connection, name) for name in names]
+            return read_heads(connection)
 
     def head(self, line: str) -> Head:
         """The stored head; raises `NotFound`."""
@@ -54,6 +54,12 @@ class Lines(SqlBase):
             return connection.scalar(text("SELECT current_user"))
 
 
+def read_heads(connection: Connection) -> list[Head]:
+    """Of every line, by name."""
+    names = connection.scalars(select(s.line.c.name).order_by(s.line.c.name)).all()
+    return [read_head(connection, name) for name in names]
+
+
 def read_head(connection: Connection, line: str) -> Head:
     """The stored head; raises `NotFound` naming the lines that exist."""
     row = _line_row(connection, line)
@@ -67,6 +73,11 @@ def read_head(connection: Connection, line: str) -> Head:
         )
     ).all()
     pins = connection.scalars(select(s.pin.c.version).where(s.pin.c.line == line))
+    profiles = connection.scalar(
+        select(s.decision.c.profiles).where(
+            s.decision.c.line == line, s.decision.c.sequence == row["revision"]
+        )
+    )
     return Head(
         line=line,
         revision=row["revision"],
@@ -76,6 +87,7 @@ def read_head(connection: Connection, line: str) -> Head:
         policy_digest=row["policy_digest"],
         slice_digest=row["slice_digest"],
         profile_digest=row["profile_digest"],
+        profiles=tuple(json.loads(profiles or "[]")),
         withdrawn=frozenset(f.number for f in flags if f.withdrawn),
         pinned=frozenset(pins),
         been_production=frozenset(f.number for f in flags if f.been_production),
@@ -105,7 +117,9 @@ def append_decision(connection: Connection, head: Head, sealed: Decision) -> Hea
 
 
 def enqueue(connection: Connection, line: str, kind: str, payload: dict[str, Any], at: str) -> None:
-    """Leave a delivery for the outbox, in the caller's transaction."""
+    """Leave a message for the outside, in the caller's transaction."""
+    # Numbers are given before the commit: the line's lock makes their order that of the commits.
+    connection.execute(select(s.line.c.name).where(s.line.c.name == line).with_for_update())
     text = json.dumps(payload, sort_keys=True, ensure_ascii=False)
     connection.execute(insert(s.outbox).values(line=line, kind=kind, payload=text, created_at=at))
 
@@ -117,6 +131,7 @@ def _line_row(connection: Connection, line: str) -> RowMapping | None:
 def _decision_values(decision: Decision) -> dict[str, Any]:
     return asdict(decision) | {
         "kind": decision.kind.value,
+        "profiles": json.dumps(decision.profiles),
         "warnings": json.dumps(decision.warnings, ensure_ascii=False),
     }
 
@@ -124,7 +139,8 @@ def _decision_values(decision: Decision) -> dict[str, Any]:
 def _decision(row: RowMapping) -> Decision:
     values = dict(row)
     values["kind"] = Kind(values["kind"])
-    values["warnings"] = tuple(json.loads(values["warnings"]))
+    for name in ("profiles", "warnings"):  # mostly empty, and a log is long
+        values[name] = () if values[name] == "[]" else tuple(json.loads(values[name]))
     return Decision(**values)
 
 
@@ -155,14 +171,15 @@ def _store_head(connection: Connection, before: Head, after: Head) -> None:
             update(s.version)
             .where(s.version.c.line == after.line, s.version.c.number == number)
             .values(
-                state=_state(after, number),
+                state=state_of(after, number),
                 withdrawn=number in after.withdrawn,
                 been_production=number in after.been_production,
             )
         )
 
 
-def _state(head: Head, number: int) -> str:
+def state_of(head: Head, number: int) -> str:
+    """What the row of a version says of it."""
     if number == head.production:
         return "production"
     if number == head.disabled:

@@ -13,13 +13,14 @@ from pairgate.domain.records import ProfileRow, SliceRow, Verification
 from pairgate.errors import InvalidInput, NotFound
 from pairgate.store import schema as s
 from pairgate.store.codec import dump_json, load_json
-from pairgate.store.sqlbase import SqlBase
+from pairgate.store.sqlbase import SqlBase, repeatable
 from pairgate.store.sqllines import read_head
 
 
 class Pairs(SqlBase):
     """Content by digest, and the versions that name it."""
 
+    @repeatable
     def add_pair(self, pair: Pair, provenance_json: str, at: str) -> str:
         """Store the pair document (once); its files were hashed at `at`. Returns the digest."""
         with self._write() as connection:
@@ -49,6 +50,17 @@ class Pairs(SqlBase):
                 .values(verified_at=at, verify_problem=problem)
             )
 
+    def file_problems(self, line: str) -> dict[int, str]:
+        """What was wrong with the files of a line's versions when they were last checked, by
+        version; those without a problem are left out."""
+        with self._read() as connection:
+            query = (
+                select(s.version.c.number, s.pair.c.verify_problem)
+                .join(s.pair, s.pair.c.digest == s.version.c.pair_digest)
+                .where(s.version.c.line == line, s.pair.c.verify_problem != "")
+            )
+            return {row.number: row.verify_problem for row in connection.execute(query)}
+
     def verification(self, pair_digest: str) -> Verification:
         """When the pair's files were last hashed; registering is the first time."""
         with self._read() as connection:
@@ -61,6 +73,7 @@ class Pairs(SqlBase):
             raise NotFound(f"there is no pair {pair_digest}")
         return Verification(pair_digest=pair_digest, at=row.verified_at, problem=row.verify_problem)
 
+    @repeatable
     def add_version(
         self, line: str, pair_digest: str, target_digest: str, method: Method, at: str, by: str
     ) -> PairVersion:
@@ -82,6 +95,7 @@ class Pairs(SqlBase):
             read_head(connection, line)
             return read_versions(connection, line)
 
+    @repeatable
     def save_profile(self, line: str, profile: ServingProfile, at: str) -> int:
         """The number of this profile on the line: `name@number`. Equal content keeps its number."""
         with self._write() as connection:
@@ -104,7 +118,7 @@ class Pairs(SqlBase):
                     name=profile.name,
                     number=number,
                     digest=profile.digest,
-                    document=dump_json(profile),
+                    document=profile.document().decode(),
                     created_at=at,
                 )
             )
@@ -132,6 +146,7 @@ class Pairs(SqlBase):
             )
             return [ProfileRow(**row) for row in connection.execute(query).mappings()]
 
+    @repeatable
     def save_slice(
         self,
         name: str,
@@ -183,6 +198,7 @@ class Pairs(SqlBase):
             query = select(s.slice_).order_by(s.slice_.c.name, s.slice_.c.created_at)
             return [_slice(row) for row in connection.execute(query).mappings()]
 
+    @repeatable
     def save_policy(self, digest: str, name: str, document: str, at: str) -> None:
         """Store a whole policy. Edits that do not decide (name, advice) keep the digest and
         replace the document."""
@@ -196,6 +212,12 @@ class Pairs(SqlBase):
                 connection.execute(
                     update(s.policy).where(c.digest == digest).values(name=name, document=document)
                 )
+
+    def policy_digests(self) -> tuple[str, ...]:
+        """Of every stored policy."""
+        with self._read() as connection:
+            digests = select(s.policy.c.digest).order_by(s.policy.c.digest)
+            return tuple(connection.scalars(digests))
 
     def has_policy(self, digest: str) -> bool:
         with self._read() as connection:
@@ -244,12 +266,18 @@ def ensure_version(
     at: str,
     by: str,
 ) -> PairVersion:
-    """Inside a transaction that holds the line."""
+    """Inside a transaction that holds the line, once the files are there: a version that gc
+    collected is whole again."""
     read_head(connection, line)
     c = s.version.c
-    same = select(s.version).where(c.line == line, c.pair_digest == pair_digest)
+    mine = (c.line == line) & (c.pair_digest == pair_digest)
+    same = select(s.version).where(mine)
     row = connection.execute(same).mappings().first()
-    if row is None:
+    if row is not None:
+        renewed = update(s.version).where(mine).values(collected_at=None, renewed_at=at)
+        connection.execute(renewed)
+        row = connection.execute(same).mappings().one()
+    else:
         newest = connection.scalar(select(func.max(c.number)).where(c.line == line))
         connection.execute(
             insert(s.version).values(
@@ -323,6 +351,8 @@ def _version(row: RowMapping) -> PairVersion:
         state=row["state"],
         created_at=row["created_at"],
         created_by=row["created_by"],
+        collected_at=row["collected_at"],
+        renewed_at=row["renewed_at"],
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,10 +12,10 @@ from pairgate.domain.pair import Pair, PairVersion
 from pairgate.domain.profile import ServingProfile
 from pairgate.domain.records import Approval, EvidenceRow
 from pairgate.domain.release import Decision, Head
-from pairgate.errors import Conflict, PairgateError
+from pairgate.errors import Conflict
 from pairgate.store import schema as s
 from pairgate.store.sqlbase import SqlBase
-from pairgate.store.sqlengine import is_transient
+from pairgate.store.sqlengine import again
 from pairgate.store.sqlevidence import read_approvals, read_evaluations
 from pairgate.store.sqllines import append_decision, enqueue, read_decisions, read_head
 from pairgate.store.sqlpairs import (
@@ -29,7 +27,6 @@ from pairgate.store.sqlpairs import (
 )
 
 T = TypeVar("T")
-_RETRIES = 8
 
 
 class Transaction:
@@ -39,6 +36,7 @@ class Transaction:
     def __init__(self, connection: Connection, head: Head) -> None:
         self.connection = connection
         self.head = head
+        self._decisions: list[Decision] | None = None
 
     def append(self, decision: Decision) -> Decision:
         """Seal the decision, write it, move the stored head. Returns it with its hash.
@@ -53,6 +51,7 @@ class Transaction:
             )
         sealed = decision.sealed(self.head.hash)
         self.head = append_decision(self.connection, self.head, sealed)
+        self._decisions = None
         return sealed
 
     def enqueue(self, kind: str, payload: dict[str, Any]) -> None:
@@ -60,7 +59,10 @@ class Transaction:
         enqueue(self.connection, self.head.line, kind, payload, str(payload["at"]))
 
     def decisions(self) -> list[Decision]:
-        return read_decisions(self.connection, self.head.line)
+        """The whole log; read once, for it may be long and others wait for the line."""
+        if self._decisions is None:
+            self._decisions = read_decisions(self.connection, self.head.line)
+        return list(self._decisions)
 
     def versions(self) -> list[PairVersion]:
         return read_versions(self.connection, self.head.line)
@@ -106,12 +108,9 @@ class Transactions(SqlBase):
 
     def decide(self, line: str, body: Callable[[Transaction], T]) -> T:
         """Run `body` under the line's lock; again, some times, when PostgreSQL asks for that."""
-        for left in reversed(range(_RETRIES)):
-            try:
-                with self.lock(line) as transaction:
-                    return body(transaction)
-            except PairgateError as error:
-                if not is_transient(error) or left == 0:
-                    raise
-                time.sleep(random.uniform(0.01, 0.1))
-        raise AssertionError("unreachable")
+
+        def attempt() -> T:
+            with self.lock(line) as transaction:
+                return body(transaction)
+
+        return again(attempt)

@@ -6,13 +6,12 @@ import ctypes
 import fcntl
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pairgate.errors import IntegrityError, InvalidInput
+from pairgate.errors import IntegrityError
 
 CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409  # linux/fs.h
@@ -20,20 +19,6 @@ _SAMPLE_BYTES = 1 << 16
 
 OnBytes = Callable[[int], None]
 """on_bytes(n): called from the copying threads after every n bytes."""
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; raises `InvalidInput` for anything else."""
-    # NONBLOCK so that a pipe put in place of a file cannot hang us, NOFOLLOW so that a link
-    # swapped in after the source was checked is not followed.
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise InvalidInput(f"{path} is not a regular file")
-    return open(fd, "rb", buffering=0)
 
 
 def reflink(source: BinaryIO, staged: BinaryIO) -> bool:

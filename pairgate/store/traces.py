@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,15 @@ from pairgate.domain.trace import (
     TraceBatch,
 )
 from pairgate.errors import IntegrityError, PairgateError
+from pairgate.store.streams import naming
 
 _META = b"pairgate.block"
 _SUFFIX = ".parquet"
 _OFFSETS = dict.fromkeys(ROUND_COLUMNS, "round_offsets") | {
     name: f"{name}_offsets" for name in TOKEN_COLUMNS
 }
+# Columns that blocks of earlier releases lack, with what stands for "not recorded".
+_LATER = {"cached_tokens": -1}
 _STRINGS = tuple(name for name, dtype in REQUEST_COLUMNS.items() if dtype is np.str_)
 
 
@@ -50,10 +52,10 @@ class ParquetTraces:
         """Write the block so that a kill at any moment leaves the old state or the new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(key)
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=f".{path.name}.", suffix=".tmp")
-        temporary = Path(name)
+        # One process works in a folder at a time: what a killed one left is written over.
+        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with naming(path), temporary.open("wb") as file:
                 _write(file, key, batch)
                 file.flush()
                 os.fsync(file.fileno())
@@ -112,10 +114,13 @@ class ParquetTraces:
         return iter(sorted(path for path in names if not path.name.startswith(".")))
 
 
-def block_digest(batch: TraceBatch) -> str:
-    """sha256 digest of a block's content: metadata, and every column's name, dtype and bytes."""
+def block_digest(batch: TraceBatch, *, without: frozenset[str] = frozenset()) -> str:
+    """sha256 digest of a block's content: metadata, and every column's name, dtype and bytes;
+    `without` the columns that the block's file lacks."""
     sha = hashlib.sha256(canonical_json(_scalars(batch)))
     for name in (*REQUEST_COLUMNS, *_OFFSETS, *sorted(set(_OFFSETS.values()))):
+        if name in without:
+            continue
         values = np.ascontiguousarray(getattr(batch, name))
         sha.update(f"\n{name} {values.dtype.str} {len(values)}\n".encode())
         sha.update(values.view(np.uint8).data)
@@ -175,14 +180,18 @@ def _read(data: bytes, key: str) -> TraceBatch:
         ) from error
     if meta["key"] != key:
         raise _Damaged(f"it holds the block {meta['key']!r}")
-    if meta["digest"] != block_digest(batch):
+    absent = frozenset(_LATER) - set(table.column_names)
+    if meta["digest"] != block_digest(batch, without=absent):
         raise _Damaged("its content differs from its digest")
     return batch
 
 
 def _batch(table: pa.Table, meta: dict[str, Any]) -> TraceBatch:
     columns: dict[str, Any] = {}
-    for name in REQUEST_COLUMNS:
+    for name, dtype in REQUEST_COLUMNS.items():
+        if name in _LATER and name not in table.column_names:
+            columns[name] = np.full(table.num_rows, _LATER[name], dtype)
+            continue
         values = table[name].to_numpy()
         if name in _STRINGS:
             if table[name].type == pa.binary():

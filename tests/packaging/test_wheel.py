@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.commands import write_tiny_model
+from pairgate.store.sqlengine import make_engine
+from tests.migrations.history import at_revision, revisions
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ["pairgate", "kernels", "migrations"]
@@ -118,6 +120,21 @@ def test_init_promote_rollback_status(python: Path, tmp_path: Path) -> None:
     assert sorted(kinds) == ["promote", "promote", "rollback", "set"]
     pairgate("audit", "verify")
     pairgate("policy", "explain", "default")
+
+
+def test_an_old_registry_is_upgraded(python: Path, tmp_path: Path) -> None:
+    """By the migrations inside the wheel, from the first revision."""
+    home = tmp_path / "home"
+    home.mkdir()
+    engine = make_engine(f"sqlite:///{home / 'pairgate.db'}")
+    at_revision(engine, revisions()[0])
+    engine.dispose()
+    pairgate = str(python.with_name("pairgate"))
+    assert "pairgate db upgrade" in run(pairgate, "status", home=home, code=16)
+    run(pairgate, "db", "upgrade", home=home)
+    current = json.loads(run(pairgate, "db", "current", "--json", home=home))
+    assert current["revision"] == current["needed"]
+    assert len(json.loads(run(pairgate, "history", "code", "--json", home=home))) == 8
 
 
 def test_commands_that_need_an_extra_name_it(python: Path, tmp_path: Path) -> None:

@@ -63,11 +63,9 @@ ATTACKS = {
     "delete all decisions": "DELETE FROM decision",
     "replace a decision": "INSERT OR REPLACE INTO decision SELECT * FROM decision "
     "WHERE sequence = 2",
-    "replace by request id": "INSERT OR REPLACE INTO decision SELECT d.line, 4, d.kind, "
-    "d.production, d.previous, d.version, d.at, d.actor, d.identity_source, d.reason, "
-    "d.evaluation_digest, d.incumbent_digest, d.policy_digest, d.slice_digest, "
-    "d.profile_digest, d.override, d.reinstate, 'r1', d.warnings, l.head_hash, 'h' "
-    "FROM decision d JOIN line l ON l.name = d.line WHERE d.sequence = 2",
+    "replace by request id": "INSERT OR REPLACE INTO decision (line, sequence, kind, at, actor, "
+    "identity_source, reason, override, reinstate, request_id, warnings, previous_hash, hash) "
+    "SELECT name, 4, 'set', '', '', '', '', 0, 0, 'r1', '[]', head_hash, 'h' FROM line",
     "replace by rowid": "INSERT OR REPLACE INTO decision (rowid, line, sequence, kind, at, actor, "
     "identity_source, reason, override, reinstate, warnings, previous_hash, hash) "
     "SELECT 1, name, 4, 'set', '', '', '', '', 0, 0, '[]', head_hash, 'h' FROM line",
@@ -117,6 +115,30 @@ ATTACKS = {
     "delete a policy": "DELETE FROM policy",
     "edit a profile": "UPDATE profile SET document = '{}'",
     "delete a slice": "DELETE FROM slice",
+    "forget production's state": "UPDATE version SET state = 'ready' WHERE number = 1",
+    "forget that it was production": "UPDATE version SET been_production = 0 WHERE number = 1",
+    "claim that it was production": "UPDATE version SET been_production = 1 WHERE number = 4",
+    "withdraw without a decision": "UPDATE version SET withdrawn = 1 WHERE number = 3",
+    "disable without a decision": "UPDATE line SET disabled_version = 4",
+    "a version that begins in production": f"INSERT INTO version ({COLUMNS}) SELECT line, 9, "
+    "pair_digest || 'x', target_digest, method, 'previous', '', '' FROM version WHERE number = 4",
+    "collect production": "UPDATE version SET collected_at = 'now' WHERE number = 1",
+    "collect a pinned version": "UPDATE version SET collected_at = 'now' WHERE number = 2",
+    "upsert production away": f"INSERT INTO version ({COLUMNS}) SELECT line, 1, pair_digest, "
+    "target_digest, method, 'ready', '', '' FROM version WHERE number = 1 "
+    "ON CONFLICT (line, number) DO UPDATE SET state = 'ready'",
+    "take a pin away": "DELETE FROM pin",
+    "move a pin": "UPDATE pin SET version = 4",
+    "replace a pin": "INSERT OR REPLACE INTO pin SELECT * FROM pin",
+    "upsert a pin": "INSERT INTO pin SELECT * FROM pin WHERE 1 "
+    "ON CONFLICT (line, version) DO UPDATE SET version = 4",
+    "pin without a decision": "INSERT INTO pin SELECT line, 4, 'x', 'x', 'x' FROM pin",
+    "give a pair another digest": "UPDATE pair SET digest = 'sha256:x' WHERE digest = "
+    "(SELECT pair_digest FROM version WHERE number = 1)",
+    "another way in a pair": "UPDATE pair SET target_digest = 'x'",
+    "replace a pair's row": "UPDATE OR REPLACE pair SET digest = "
+    "(SELECT pair_digest FROM version WHERE number = 1) WHERE digest = "
+    "(SELECT pair_digest FROM version WHERE number = 4)",
 }
 
 

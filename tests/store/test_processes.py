@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.contest import Contest, run
 from pairgate.domain.release import fold
 from pairgate.store.sql import SqlRegistry
 from tests.release.story import make_pair
@@ -135,6 +136,19 @@ def test_a_contest_for_one_line(registry: SqlRegistry, url: str, start: Start) -
         assert after.production == before.production % 5 + 1  # type: ignore[operator]
     states = [v.state for v in registry.versions("code")]
     assert states.count("production") == 1
+
+
+@pytest.mark.parametrize("n_lines", [1, 3])
+def test_a_contest_of_promotions_and_rollbacks(url: str, tmp_path: Path, n_lines: int) -> None:
+    """Through the use cases, each process with a home of its own: every move commits, whoever was
+    overtaken hears of a conflict. `benchmarks/contest.py` is the long one."""
+    contest = Contest(processes=4, moves=10, lines=n_lines, folder=tmp_path, url=url)
+    result = run(contest)
+    assert result.problems == ()
+    assert result.n_committed == 40
+    assert result.n_rollbacks > 0
+    if n_lines == 1:
+        assert result.n_conflicts > 0
 
 
 def test_a_killed_transaction_leaves_the_old_head(

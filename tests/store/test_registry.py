@@ -8,7 +8,7 @@ import pytest
 
 from pairgate.domain.canonical import sha256_digest
 from pairgate.domain.pair import PairVersion, VersionRef
-from pairgate.domain.records import Approval
+from pairgate.domain.records import Approval, Delivery
 from pairgate.domain.release import Decision, Kind, fold
 from pairgate.errors import Conflict, InvalidInput, NotFound, Unavailable
 from pairgate.store.sql import SqlRegistry
@@ -223,26 +223,46 @@ def test_the_outbox_keeps_order_targets_and_errors(registry: SqlRegistry) -> Non
         transaction.enqueue("head", {"at": AT, "n": 2})
     first, second = registry.pending(LINE)
     assert first.id < second.id
-    first = registry.mark_done(first, "mlflow")
-    first = registry.mark_done(first, "pointer")
-    registry.mark_failed(second.id, "no route to host")
+    done = Delivery(target="pointer", state="done", n_tries=1)
+    failed = Delivery(target="mlflow", n_tries=1, last_error="no route to host", next_try_at=AT)
+    registry.mark(first.id, done, AT)
+    registry.mark(second.id, failed, AT)
     found = registry.pending()
-    assert found[0] == first
-    assert found[0].done == {"mlflow", "pointer"}
-    assert (found[1].n_tries, found[1].last_error) == (1, "no route to host")
+    assert [m.deliveries for m in found] == [(done,), (failed,)]
+    assert found[0].delivery("mlflow") == Delivery(target="mlflow")
+    registry.mark(second.id, replace(failed, n_tries=2), AT)
+    assert registry.message(second.id).delivery("mlflow").n_tries == 2
     registry.mark_delivered(first.id, AT)
     assert [m.id for m in registry.pending()] == [second.id]
+    with pytest.raises(NotFound, match="no message"):
+        registry.message(first.id)
+
+
+def test_the_targets_that_are_known(registry: SqlRegistry) -> None:
+    registry.create_line(LINE, AT)
+    with registry.lock(LINE) as transaction:
+        transaction.enqueue("head", {"at": AT})
+        transaction.enqueue("head", {"at": AT})
+    first, second = registry.pending()
+    registry.mark(first.id, Delivery(target="webhook", state="done"), "2026-12-01T00:00:00Z")
+    registry.mark(first.id, Delivery(target="mlflow", state="dropped"), "2026-12-01T00:00:00Z")
+    assert registry.targets_since("2026-11-30T00:00:00Z") == {"webhook"}
+    assert registry.targets_since("2026-12-02T00:00:00Z") == set()
+    registry.mark(second.id, Delivery(target="mlflow", state="done"), "2026-12-03T00:00:00Z")
+    registry.mark(second.id, Delivery(target="webhook", state="dropped"), "2026-12-03T00:00:00Z")
+    assert registry.targets_since("2026-11-30T00:00:00Z") == {"mlflow"}
 
 
 def test_one_delivery_at_a_time(registry: SqlRegistry, url: str) -> None:
     other = SqlRegistry.open(url)
     with (
-        registry.delivering(wait_s=0),
+        registry.delivering("webhook", wait_s=0),
+        other.delivering("pointer", wait_s=0),
         pytest.raises(Unavailable, match="another process"),
-        other.delivering(wait_s=0.05),
+        other.delivering("webhook", wait_s=0.05),
     ):
         raise AssertionError("two deliveries at once")
-    with other.delivering(wait_s=0):
+    with other.delivering("webhook", wait_s=0):
         pass
     other.close()
 
@@ -261,3 +281,16 @@ def test_an_approval_counts_once(registry: SqlRegistry) -> None:
                 created_at=AT,
             )
         )
+
+
+def test_a_snapshot_is_of_one_moment(registry: SqlRegistry, url: str) -> None:
+    """Whatever is committed meanwhile, head and log belong together."""
+    registry.create_line(LINE, AT)
+    add(registry)
+    other = SqlRegistry.open(url)
+    with registry.snapshot(LINE) as view:
+        append(other, decision(other, Kind.PIN, version=1))
+        assert fold(LINE, view.decisions()) == view.head
+        assert view.decisions() == []
+    assert len(registry.decisions(LINE)) == 1
+    other.close()

@@ -108,7 +108,7 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_password_is_never_shown() -> None:
     from sqlalchemy import create_engine
 
-    from pairgate.store.sqlengine import shown
+    from pairgate.store.sqlerrors import shown
 
     engine = create_engine("sqlite:////x.db")
     engine.url = engine.url.set(username="ci", password="hunter2", host="db")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -201,3 +202,35 @@ def test_files_lists_names_with_digests_and_skips_leftovers(tmp_path: Path) -> N
     assert name == "speed%2Ftarget%2F8%2F0.parquet"
     assert digest.startswith("sha256:")
     assert sink.keys() == ("speed/target/8/0",)
+
+
+def test_a_block_of_a_release_without_the_cache_column_is_read(tmp_path: Path) -> None:
+    block = batch(
+        [
+            RequestTrace(
+                index=0,
+                request_id="r",
+                domain="d",
+                temperature=0.0,
+                prompt_tokens=3,
+                completion_tokens=0,
+                ttft_ms=1.0,
+                latency_ms=1.0,
+                finish=Finish.ERROR,
+            )
+        ]
+    )
+    sink = ParquetTraces(tmp_path)
+    sink.save("k", block)
+    path = next(tmp_path.glob("*.parquet"))
+    table = pq.read_table(path)
+    meta = json.loads(table.schema.metadata[b"pairgate.block"])
+    meta["digest"] = block_digest(block, without=frozenset({"cached_tokens"}))
+    older = table.drop_columns(["cached_tokens"]).replace_schema_metadata(
+        {b"pairgate.block": json.dumps(meta).encode()}
+    )
+    pq.write_table(older, path, write_page_checksum=True)
+
+    found = sink.load("k")
+    assert found is not None
+    assert found.cached_tokens.tolist() == [-1]
