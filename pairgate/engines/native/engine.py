@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from pairgate.domain.trace import Arm, RequestTrace
 from pairgate.domain.traffic import Request, Sampling
 from pairgate.engines.hardware import cpu_hardware_class
 from pairgate.engines.native.batched import BatchedDecoder, DecoderSettings
-from pairgate.engines.native.loading import LoadedModel, load_model
+from pairgate.engines.native.loading import LoadedModel, eos_ids, load_model
 from pairgate.engines.native.memory import PeakMemory, bound
 from pairgate.engines.native.prompts import Prompts
 from pairgate.engines.native.row import Ends
@@ -72,7 +71,7 @@ class NativeEngine:
                 pair.draft_dir, "draft", device=self._device, compute_dtype=dtype
             )
         self._prompts = Prompts(pair.target_dir)
-        self._eos = _eos_ids(self._target.model)
+        self._eos = eos_ids(self._target.model)
         self._pair = pair
 
     def generate(
@@ -208,17 +207,6 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return f"{device.type}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
-
-
-def _eos_ids(model: Any) -> frozenset[int]:
-    """Of the generation config, which is what serving engines use, else of the config."""
-    found: set[int] = set()
-    for config in (getattr(model, "generation_config", None), model.config):
-        given = getattr(config, "eos_token_id", None)
-        if given is not None:
-            found.update([given] if isinstance(given, int) else given)
-            break
-    return frozenset(found)
 
 
 def _version_of(package: str) -> str:

@@ -165,6 +165,17 @@ def wrap_model(model: Any, role: str, *, device: torch.device) -> LoadedModel:
     return loaded
 
 
+def eos_ids(model: Any) -> frozenset[int]:
+    """Of the generation config, which is what serving engines use, else of the config."""
+    found: set[int] = set()
+    for config in (getattr(model, "generation_config", None), model.config):
+        given = getattr(config, "eos_token_id", None)
+        if given is not None:
+            found.update([given] if isinstance(given, int) else given)
+            break
+    return frozenset(found)
+
+
 def _refuse_by_config(config: Any, role: str) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise _refusal(role, config, "it is an encoder-decoder")

@@ -13,8 +13,11 @@ from torch import Tensor
 from pairgate.engines.native.cache import RaggedCache
 from pairgate.engines.native.loading import LoadedModel
 from pairgate.engines.native.randomness import PROPOSE, RECOVER, TEST
-from pairgate_kernels.sample.reference import SamplingRows, draw, law, sample
-from pairgate_kernels.verify.reference import Ragged, verify
+from pairgate_kernels.dispatch import fused
+from pairgate_kernels.sample import sample
+from pairgate_kernels.sample.reference import SamplingRows, draw, law
+from pairgate_kernels.verify import Ragged, Verified, verify
+from pairgate_kernels.verify.reference import verify as verify_probs
 
 PREFILL_CHUNK = 512
 _CLOSE = 8  # the mask's last dimension is a multiple: attention kernels want aligned rows
@@ -142,7 +145,7 @@ class Passes:
     ) -> DraftRound:
         """Propose max(ks) tokens for rows 0 to len(ks) − 1, and judge the first ks[r] of row r."""
         steps = max(ks)
-        tokens, probs, best = self._propose(given, steps, sampling)
+        tokens, drafted, best = self._propose(given, steps, sampling)
         shape = self._shape(tuple(ks))
         places = torch.arange(steps + 1, device=self.device)
         logits = self._target.forward(
@@ -157,10 +160,8 @@ class Passes:
         if shape.target_flat is not None:
             logits, uniforms = logits[shape.target_flat], uniforms[shape.target_flat]
             flat_tokens = flat_tokens[shape.draft_flat]
-            probs = probs[shape.draft_flat] if probs is not None else None
-        found = verify(
-            logits, None, flat_tokens, shape.ragged, sampling, uniforms, draft_probs=probs
-        )
+            drafted = drafted[shape.draft_flat] if drafted is not None else None
+        found = _judge(logits, drafted, flat_tokens, shape.ragged, sampling, uniforms)
         return _to_host(
             found.accepted, found.token, found.bad, best, tokens, found.overlap, found.margin, shape
         )
@@ -168,8 +169,9 @@ class Passes:
     def _propose(
         self, given: RoundInput, steps: int, sampling: SamplingRows
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """tokens [rows, steps]; their law [rows × steps, V], None when one-hot; the best logit of
-        each row and step [rows, steps], which is not finite when the logits are broken."""
+        """tokens [rows, steps]; their law or, for fused kernels, their logits [rows × steps, V],
+        None when one-hot; the best logit of each row and step [rows, steps], which is not finite
+        when the logits are broken."""
         rows = len(given.state)
         if steps == 0:
             return given.state[:, :0], None, given.uniforms[:, :0, 0]
@@ -180,7 +182,7 @@ class Passes:
         tokens, positions = given.state[:, :2], given.state[:, 2:] + _LAST_TWO.to(self.device)
         if self._draft_ids is not None:
             tokens = tokens.clamp(max=self._draft_ids - 1)
-        chosen, laws, best = list[Tensor](), list[Tensor](), list[Tensor]()
+        chosen, drafted, best = list[Tensor](), list[Tensor](), list[Tensor]()
         for i in range(steps):
             end = given.longest + i
             logits = self._draft.forward(
@@ -191,18 +193,21 @@ class Passes:
                 length=self._length(end),
                 last_only=True,
             )[:, -1]
-            logits = self._align(logits)
+            logits = aligned(logits, self._target.vocab_size, self._common)
             top = logits.max(-1)
             best.append(top.values)
             if one_hot:
                 token = top.indices
+            elif fused(logits):
+                token = sample(logits, sampling, given.uniforms[:, i, PROPOSE])
+                drafted.append(logits)
             else:
                 probs = law(logits, sampling)
                 token = draw(probs, given.uniforms[:, i, PROPOSE])
-                laws.append(probs)
+                drafted.append(probs)
             chosen.append(token)
             tokens, positions = token[:, None], positions[:, -1:] + 1
-        flat = torch.stack(laws, dim=1).view(rows * steps, -1) if laws else None
+        flat = torch.stack(drafted, dim=1).view(rows * steps, -1) if drafted else None
         return torch.stack(chosen, dim=1), flat, torch.stack(best, dim=1)
 
     @torch.inference_mode()
@@ -227,15 +232,6 @@ class Passes:
             bad=(~np.isfinite(packed[2])).tolist(),
         )
 
-    def _align(self, logits: Tensor) -> Tensor:
-        """The draft's logits over the target's vocabulary: ids outside the common part (padding)
-        are never proposed."""
-        wanted = self._target.vocab_size
-        if logits.shape[-1] == wanted == self._common:
-            return logits
-        tail = wanted - self._common
-        return torch.nn.functional.pad(logits[..., : self._common], (0, tail), value=-torch.inf)
-
     def _inside(self, model: LoadedModel, positions: Tensor, end: int) -> Tensor:
         """Learned position tables end: padding beyond them is computed at the last position."""
         return (
@@ -257,6 +253,28 @@ class Passes:
 
 
 _LAST_TWO = torch.tensor([-1, 0])
+
+
+def aligned(logits: Tensor, vocab_size: int, common: int) -> Tensor:
+    """A draft's logits [..., its vocab] over the target's vocabulary: ids outside the `common` part
+    (padding) are never proposed."""
+    if logits.shape[-1] == vocab_size == common:
+        return logits
+    return torch.nn.functional.pad(logits[..., :common], (0, vocab_size - common), value=-torch.inf)
+
+
+def _judge(
+    logits: Tensor,
+    drafted: Tensor | None,
+    tokens: Tensor,
+    ragged: Ragged,
+    sampling: SamplingRows,
+    uniforms: Tensor,
+) -> Verified:
+    """`verify` with what `_propose` kept: the law, which is not computed twice, or the logits."""
+    if fused(logits):
+        return verify(logits, drafted, tokens, ragged, sampling, uniforms)
+    return verify_probs(logits, None, tokens, ragged, sampling, uniforms, draft_probs=drafted)
 
 
 def _prefill(

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from pairgate.domain.evidence import Fidelity, ZScore
 from pairgate.domain.recorded import Recorded
+from pairgate.domain.scores import NEAR_TIE_GAP
 from pairgate.domain.trace import Arm, RoundState, TraceBatch
 from pairgate.stats.permutation import MAX_PAIRS, SwapTest, Words, label_swap
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
-NEAR_TIE_GAP = {"bfloat16": 0.25, "float16": 0.04}
-"""Top-2 logit gaps that rounding can turn: about four times the RMS error of a logit."""
 
 _MIN_VARIANCE = 20.0  # below, the white-box sum is too far from normal
 _DETECT = 3.48 + 1.28  # deviations that are found nine times in ten
@@ -93,12 +91,14 @@ def compare_outputs(recorded: Recorded) -> Fidelity:
     drafted = [recorded.acceptance] if recorded.acceptance.arm is Arm.SPEC else []
     candidate, partner = _partners(_outputs([*with_draft, *drafted]), reference)
     again, first = _partners(_outputs(runs[1]), _outputs(runs[0]))
+    if recorded.acceptance.arm is Arm.TARGET:
+        return _of_target_alone(recorded, reference, again, first)
     greedy = compare_greedy(*_where_greedy(candidate, partner), dtype=dtype)
     control = compare_greedy(*_where_greedy(again, first), dtype=dtype)
     swap, control_swap = _swap(candidate, partner), _swap(again, first)
     white = white_box(recorded.acceptance)
     return Fidelity(
-        level="F1",
+        level="F1" if recorded.law is None else recorded.law.level,
         n_greedy_requests=greedy.n_requests,
         n_greedy_tokens=greedy.n_tokens,
         n_divergent=greedy.n_divergent,
@@ -111,6 +111,37 @@ def compare_outputs(recorded: Recorded) -> Fidelity:
         scores=_scores(swap) + (() if white.score is None else (white.score,)),
         control_scores=_scores(control_swap),
         smallest_defect=_smallest_defect(greedy, swap, white),
+        n_control_tokens=int(again.length.sum()),
+        law=recorded.law,
+        control_law=recorded.control_law,
+    )
+
+
+def _of_target_alone(
+    recorded: Recorded, reference: Outputs, again: Outputs, first: Outputs
+) -> Fidelity:
+    """A version without a draft: does the target agree with itself?
+
+    Beside the control, its greedy outputs in the acceptance pass against those of the speed blocks:
+    another concurrency, the same numbers. (Sampled ones are then equal for no deep reason.)
+    """
+    dtype = recorded.engine.dtype
+    mine, theirs = _where_greedy(*_partners(_outputs([recorded.acceptance]), reference))
+    control = compare_greedy(*_where_greedy(again, first), dtype=dtype)
+    greedy = compare_greedy(mine, theirs, dtype=dtype)
+    return Fidelity(
+        level="F1" if recorded.law is None else recorded.law.level,
+        n_greedy_requests=0,
+        n_greedy_tokens=0,
+        n_divergent=0,
+        n_near_tie=0,
+        n_control_requests=len(again.length) + greedy.n_requests,
+        n_control_divergent=control.n_real + greedy.n_real,
+        n_sampled_tokens=0,
+        n_support_violations=0,
+        control_scores=_scores(_swap(again, first)),
+        n_control_tokens=int(again.length.sum()) + greedy.n_tokens,
+        law=recorded.law,
     )
 
 
