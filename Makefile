@@ -5,7 +5,7 @@ PY := .venv/bin/python
 BENCHMARKS := $(filter-out %/smollm2.py,$(wildcard benchmarks/*.py kernels/benchmarks/bench_*.py))
 CONSTRAINTS := $(if $(shell nvidia-smi -L 2>/dev/null),,-c constraints.txt)
 
-.PHONY: setup demo test test-fast check bench docs clean
+.PHONY: setup vllm-env demo test test-fast check bench docs clean
 
 setup: .venv/installed
 
@@ -13,6 +13,9 @@ setup: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --disable-pip-version-check $(CONSTRAINTS) -e '.[all,dev]'
 	touch $@
+
+vllm-env:
+	$(PYTHON) tests/server/make_vllm_env.py
 
 demo: setup
 	.venv/bin/pairgate demo

@@ -1,231 +1,355 @@
-"""Error rates of the acceptance rule on simulated traffic, from the gate's own code.
+"""Error rates of the gate on simulated traffic, from the gate's own code.
 
-    python benchmarks/gate_error_rates.py            some seconds
-    python benchmarks/gate_error_rates.py --full     2,000 simulations per cell, minutes
+    python -m benchmarks.gate_error_rates --short        a minute, few simulations
+    python -m benchmarks.gate_error_rates                whole evaluations for 9 minutes, and the rest
+    python -m benchmarks.gate_error_rates --part whole --minutes 20 --write docs/verdict.md
 
-For each shape of traffic and number of requests: how often the lower bound clears a floor that is
-*exactly* the true value (false pass, at most alpha but for Monte Carlo noise), and how often it
-does when the truth is 0.05 above the floor (power). `naive` is the binomial interval over tokens
-that many dashboards show.
+Three parts, each with tables of its own: `acceptance` (the rule with its looks, at a floor under,
+at and over the truth), `rules` (two kinds, the share under a floor, speedup under drift, fallback)
+and `whole` (policies through looks, measure and judge). `--write` puts the tables between the
+part's markers in a page. Cells have generators of their own, so a seed gives the same figures with
+any number of processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pairgate.domain.evidence import Estimate
-from pairgate.domain.trace import Arm, Finish, Phase, RoundState, TraceBatch
-from pairgate.measure.totals import request_totals
-from pairgate.stats.betting import betting_bounds
-from pairgate.stats.proportion import wilson
-from pairgate.stats.ratio import ClusterSums, pooled_ratio
-
-Floats = NDArray[np.float64]
-K = 5
-MARGIN = 0.05
-POPULATION = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """One shape of traffic: the law of a request's own acceptance and of its max_tokens."""
-
-    name: str
-    acceptance: Callable[[np.random.Generator, int], Floats]
-    length: Callable[[np.random.Generator, int], NDArray[np.int64]]
-
-
-def _lengths(
-    median: float, spread: float
-) -> Callable[[np.random.Generator, int], NDArray[np.int64]]:
-    return lambda rng, n: np.clip(rng.lognormal(math.log(median), spread, n), 8, 256).astype(int)
-
-
-def _bimodal(rng: np.random.Generator, n: int) -> Floats:
-    return np.where(rng.random(n) < 0.35, rng.beta(24, 36, n), rng.beta(48, 12, n))
-
-
-def _rare_bad(rng: np.random.Generator, n: int) -> Floats:
-    return np.where(rng.random(n) < 0.05, rng.beta(6, 24, n), rng.beta(42, 14, n))
-
-
-SHAPES = (
-    Shape(
-        name="over-dispersed",
-        acceptance=lambda rng, n: rng.beta(7, 3, n),
-        length=_lengths(60, 0.5),
-    ),
-    Shape(
-        name="heavy-tailed",
-        acceptance=lambda rng, n: rng.beta(14, 6, n),
-        length=_lengths(40, 1.1),
-    ),
-    Shape(name="bimodal", acceptance=_bimodal, length=_lengths(60, 0.5)),
-    Shape(name="rare-bad", acceptance=_rare_bad, length=_lengths(60, 0.5)),
+from benchmarks.gate_acceptance import (
+    DISTANCES,
+    SIZES,
+    Decided,
+    FalsePass,
+    acceptance_cells,
 )
+from benchmarks.gate_parts import (
+    DRIFTS,
+    KINDS,
+    Fired,
+    Speed,
+    fallback_fired,
+    flagged,
+    share_cleared,
+    speed_cleared,
+)
+from benchmarks.gate_scenarios import SCENARIOS, Whole, whole_cell
+from benchmarks.gate_traffic import SHAPES, Shape
 
-
-def simulate_batch(
-    acceptance: Floats,
-    max_tokens: NDArray[np.int64],
-    rng: np.random.Generator,
-    *,
-    k: int = K,
-    domain: str | NDArray[np.str_] = "all",
-    session: NDArray[np.str_] | None = None,
-    temperature: float = 1.0,
-) -> TraceBatch:
-    """An acceptance pass in which request i accepts each token with probability `acceptance[i]`.
-
-    Rounds run until `max_tokens[i]` tokens are written; the last one is cut by the room left.
-    """
-    n, width = len(acceptance), int(max_tokens.max())
-    stop = np.maximum(1.0 - acceptance, 1e-12)[:, None]
-    accepted = np.minimum(rng.geometric(stop, (n, width)) - 1, k)
-    accepted[acceptance >= 1.0] = k
-    before = np.cumsum(accepted + 1, axis=1) - (accepted + 1)
-    room = (max_tokens - 1)[:, None] - before
-    ran = room > 0
-    emitted = np.minimum(accepted + 1, room)[ran]
-    accepted, n_rounds = accepted[ran], ran.sum(axis=1)
-    ends = np.concatenate(([0], np.cumsum(n_rounds)))
-    none = np.zeros(n + 1, np.int64)
-    return TraceBatch(
-        arm=Arm.SPEC,
-        phase=Phase.ACCEPTANCE,
-        concurrency=8,
-        block=0,
-        wall_s=1.0,
-        definition="pairgate.rounds.v1",
-        index=np.arange(n),
-        request_id=np.char.add("r", np.arange(n).astype(str)),
-        domain=np.broadcast_to(np.asarray(domain), n).astype(np.str_),
-        session=np.full(n, "", np.str_) if session is None else session,
-        temperature=np.full(n, temperature),
-        prompt_tokens=np.full(n, 100, np.int32),
-        completion_tokens=max_tokens.astype(np.int32),
-        ttft_ms=np.full(n, 10.0),
-        latency_ms=10.0 + max_tokens,
-        finish=np.full(n, Finish.LENGTH, np.uint8),
-        error=np.full(n, "", np.str_),
-        fell_back_at=np.full(n, -1, np.int32),
-        n_returns=np.zeros(n, np.int32),
-        cached_tokens=np.full(n, -1, np.int32),
-        round_offsets=ends,
-        proposed=np.full(len(accepted), k, np.int16),
-        accepted=accepted.astype(np.int16),
-        emitted=emitted.astype(np.int16),
-        round_state=np.full(len(accepted), RoundState.DRAFTED, np.uint8),
-        round_ms=np.full(len(accepted), 20.0, np.float32),
-        tokens_offsets=none,
-        tokens=np.empty(0, np.int32),
-        overlap_offsets=none,
-        overlap=np.empty(0, np.float32),
-        margin_offsets=none,
-        margin=np.empty(0, np.float32),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Population:
-    """Requests to draw from, so that the true mean and the true pooled rate are known exactly."""
-
-    committed: Floats
-    tested: Floats
-
-    @property
-    def mean(self) -> float:
-        return float((self.committed / self.tested).mean())
-
-    @property
-    def pooled(self) -> float:
-        return float(self.committed.sum() / self.tested.sum())
+ALPHA = 0.05
+RATIOS = (0.95, 1.0, 1.05, 1.1)
+KIND_SIZES = (200, 500)
+FIRED_AT = (0.30, 0.45, 0.55, 0.65, 0.70, 0.80, 0.88)
+ROUNDS = (25, 100)
+SHARE_N = 300
+BETTER = 0.08
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Shares of simulations in which the lower bound cleared the floor."""
+class Effort:
+    """Simulations per cell; of whole evaluations `rounds` of `boundary` at the boundary and one on
+    each side, as many rounds as begin within `minutes`."""
 
-    shape: str
-    n: int
-    mean_false_pass: float
-    pooled_false_pass: float
-    naive_false_pass: float
-    mean_power: float
-    pooled_power: float
+    acceptance: int = 1000
+    kinds: int = 60
+    share: int = 40
+    speed: int = 2000
+    fallback: int = 5000
+    boundary: int = 8
+    rounds: int = 12
+    minutes: float = 9.0
 
 
-def population(shape: Shape, rng: np.random.Generator, size: int = POPULATION) -> Population:
-    batch = simulate_batch(shape.acceptance(rng, size), shape.length(rng, size), rng)
-    totals = request_totals(batch)
-    tested = totals.tested > 0
-    return Population(
-        committed=totals.committed[tested].astype(float), tested=totals.tested[tested].astype(float)
+SHORT = Effort(acceptance=40, kinds=5, share=5, speed=100, fallback=200, boundary=2, rounds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(cells) + " |" for cells in (self.header, *self.rows)]
+        lines.insert(1, "|" + " --- |" * len(self.header))
+        return "\n".join((f"**{self.title}**", "", *lines))
+
+
+class Pool:
+    """Cells over processes, in the order in which they were asked for."""
+
+    def __init__(self, processes: int) -> None:
+        self._executor = ProcessPoolExecutor(processes) if processes > 1 else None
+
+    def map(self, cells: Iterable[Callable[[], T]]) -> list[T]:
+        if self._executor is None:
+            return [cell() for cell in cells]
+        return [future.result() for future in [self._executor.submit(cell) for cell in cells]]
+
+
+def acceptance_tables(effort: Effort, seed: int, pool: Pool) -> tuple[Table, ...]:
+    n_sim = effort.acceptance
+    found = pool.map(partial(_shape_cells, s.name, n_sim, seed) for s in SHAPES)
+    decided = [cell for cells, _ in found for cell in cells]
+    false = [cell for _, cells in found for cell in cells]
+    at = [f"{d:+.2f}" if d else "at the floor" for d in DISTANCES]
+    header = ("traffic", "planned n", *at)
+
+    def by_distance(text: Callable[[Decided], str]) -> list[list[str]]:
+        return [
+            [s.name, str(n), *(text(c) for c in decided if (c.shape, c.n) == (s.name, n))]
+            for s in SHAPES
+            for n in SIZES
+        ]
+
+    return (
+        Table(
+            title="PASS of the acceptance rule, by how far the truth lies from the floor",
+            header=header,
+            rows=by_distance(lambda c: _share(c.passed)),
+        ),
+        Table(title="FAIL", header=header, rows=by_distance(lambda c: _share(c.failed))),
+        Table(
+            title="Mean number of requests used",
+            header=header,
+            rows=by_distance(lambda c: f"{c.n_used:.0f}"),
+        ),
+        Table(
+            title="False pass of each bound by itself, at a floor that is its own truth",
+            header=("traffic", "n", "request mean", "pooled", "binomial over tokens"),
+            rows=[_false_pass_row(f) for f in false],
+        ),
     )
 
 
-def error_rates(
-    shape: Shape, n: int, n_sim: int, *, alpha: float, rng: np.random.Generator
-) -> Rates:
-    """False pass and power of the three intervals at `n` requests."""
-    truth = population(shape, rng)
-    hits = np.zeros(5)
-    for _ in range(n_sim):
-        rows = rng.integers(0, len(truth.tested), n)
-        committed, tested = truth.committed[rows], truth.tested[rows]
-        mean_low = betting_bounds(committed / tested, alpha=alpha)[0]
-        sums = ClusterSums(numerator=committed, denominator=tested)
-        pooled = pooled_ratio(sums, alpha=alpha, rng=rng, unit="requests")
-        pooled_low = pooled.low if isinstance(pooled, Estimate) else 0.0
-        naive_low = wilson(sums.ratio, float(tested.sum()), alpha=alpha)[0]
-        hits += (
-            mean_low >= truth.mean,
-            pooled_low >= truth.pooled,
-            naive_low >= truth.pooled,
-            mean_low >= truth.mean - MARGIN,
-            pooled_low >= truth.pooled - MARGIN,
+def _shape_cells(
+    name: str, n_sim: int, seed: int
+) -> tuple[tuple[Decided, ...], tuple[FalsePass, ...]]:
+    return acceptance_cells(_shape(name), n_sim=n_sim, alpha=ALPHA, seed=seed)
+
+
+def _false_pass_row(found: FalsePass) -> list[str]:
+    pooled = "needs 100" if math.isnan(found.pooled) else _share(found.pooled)
+    return [found.shape, str(found.n), _share(found.mean), pooled, _share(found.naive)]
+
+
+def rules_tables(effort: Effort, seed: int, pool: Pool) -> tuple[Table, ...]:
+    kinds = pool.map(
+        partial(_kind_cell, i, n, effort.kinds, seed) for i in range(len(KINDS)) for n in KIND_SIZES
+    )
+    shares = pool.map(
+        partial(_share_cell, s.name, effort.share, seed) for s in (SHAPES[0], SHAPES[2])
+    )
+    speeds = pool.map(
+        partial(_speed_cell, i, ratio, effort.speed, seed)
+        for i in range(len(DRIFTS))
+        for ratio in RATIOS
+    )
+    fired = [
+        fallback_fired(a, n, n_requests=effort.fallback, seed=seed)
+        for a in FIRED_AT
+        for n in ROUNDS
+    ]
+    return (
+        _kinds_table(kinds),
+        Table(
+            title=f"PASS of a cap that is exactly the share under the floor (n = {SHARE_N})",
+            header=("traffic", "PASS"),
+            rows=[[s.name, _share(x)] for s, x in zip((SHAPES[0], SHAPES[2]), shares, strict=True)],
+        ),
+        _speed_table(speeds),
+        _fired_table(fired),
+    )
+
+
+def _kinds_table(found: Sequence[float]) -> Table:
+    width = len(KIND_SIZES)
+    rows = [
+        [kind.name, "two" if kind.two else "one", *map(_share, found[i * width : (i + 1) * width])]
+        for i, kind in enumerate(KINDS)
+    ]
+    return Table(
+        title="Requests called two kinds",
+        header=("acceptance of a request", "truth", *(f"n = {n}" for n in KIND_SIZES)),
+        rows=rows,
+    )
+
+
+def _speed_table(found: Sequence[Speed]) -> Table:
+    rows = []
+    for i, drift in enumerate(DRIFTS):
+        for j, ratio in enumerate(RATIOS):
+            cell = found[i * len(RATIOS) + j]
+            rows.append(
+                [
+                    drift.name,
+                    f"{ratio:.2f}",
+                    _share(cell.abba),
+                    f"{cell.blocks:.1f}",
+                    _share(cell.one_after_the_other),
+                ]
+            )
+    return Table(
+        title="Said to be faster than the target alone (noise of one run 2 %; looks after 3, 6, 9)",
+        header=("machine", "true speedup", "ABBA blocks", "blocks used", "one arm after the other"),
+        rows=rows,
+    )
+
+
+def _fired_table(found: Sequence[Fired]) -> Table:
+    rows = [[f"{f.acceptance:.2f}", str(f.n_rounds), _share(f.rule), _share(f.literal)]
+            for f in found]  # fmt: skip
+    return Table(
+        title="Requests that leave speculation (floor 0.6, K = 5)",
+        header=(
+            "token acceptance",
+            "rounds",
+            "the rule",
+            "accepted / proposed of the last 20 proposals under 0.6",
+        ),
+        rows=rows,
+    )
+
+
+def whole_tables(effort: Effort, seed: int, pool: Pool) -> tuple[Table, ...]:
+    """Rounds of every scenario, until the effort's minutes are over."""
+    began, found = time.monotonic(), list[Whole]()
+    for part in range(effort.rounds):
+        fresh = pool.map(
+            partial(whole_cell, s.name, distance, n_sim=n_sim, seed=seed, part=part)
+            for s in SCENARIOS
+            for distance, n_sim in ((0.0, effort.boundary), (BETTER, 1), (-BETTER, 1))
         )
-    return _rates(shape, n, hits / n_sim)
-
-
-def _rates(shape: Shape, n: int, shares: Floats) -> Rates:
-    mean_false, pooled_false, naive_false, mean_power, pooled_power = shares.tolist()
-    return Rates(
-        shape=shape.name,
-        n=n,
-        mean_false_pass=mean_false,
-        pooled_false_pass=pooled_false,
-        naive_false_pass=naive_false,
-        mean_power=mean_power,
-        pooled_power=pooled_power,
+        found = [a + b for a, b in zip(found, fresh, strict=True)] if found else fresh
+        if time.monotonic() - began > 60.0 * effort.minutes:
+            break
+    n, n_clear = found[0].n_sim, found[1].n_sim
+    at = found[::3]
+    rows = [_whole_row(*found[i : i + 3]) for i in range(0, len(found), 3)]
+    rows.append(["all of them", _of(sum(c.n_passed for c in at), n * len(at)), *[""] * 6])
+    return (
+        Table(
+            title=f"Whole policies ({n} evaluations at the boundary, {n_clear} each {BETTER} above "
+            "and below)",
+            header=(
+                "what lies at its boundary",
+                "PASS",
+                "FAIL",
+                f"PASS {BETTER} above",
+                f"FAIL {BETTER} below",
+                "requests planned",
+                "used above",
+                "used below",
+            ),
+            rows=rows,
+        ),
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="2,000 simulations per cell")
-    parser.add_argument("--alpha", type=float, default=0.05)
+def _whole_row(at: Whole, above: Whole, below: Whole) -> list[str]:
+    return [
+        at.name,
+        _of(at.n_passed, at.n_sim),
+        _of(at.n_failed, at.n_sim),
+        _of(above.n_passed, above.n_sim),
+        _of(below.n_failed, below.n_sim),
+        str(at.n_planned),
+        f"{above.n_used / above.n_sim:.0f}",
+        f"{below.n_used / below.n_sim:.0f}",
+    ]
+
+
+def _of(events: int, n: int) -> str:
+    return f"{events / n:.2f} ({events})"
+
+
+def _kind_cell(index: int, n: int, n_sim: int, seed: int) -> float:
+    return flagged(KINDS[index], n, n_sim=n_sim, seed=seed)
+
+
+def _share_cell(name: str, n_sim: int, seed: int) -> float:
+    return share_cleared(_shape(name), SHARE_N, n_sim=n_sim, alpha=ALPHA, seed=seed)
+
+
+def _speed_cell(index: int, ratio: float, n_sim: int, seed: int) -> Speed:
+    return speed_cleared(DRIFTS[index], ratio, n_sim=n_sim, alpha=ALPHA, seed=seed)
+
+
+def _shape(name: str) -> Shape:
+    return next(s for s in SHAPES if s.name == name)
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}" if value < 0.2 else f"{value:.2f}"
+
+
+PARTS: dict[str, Callable[[Effort, int, Pool], tuple[Table, ...]]] = {
+    "acceptance": acceptance_tables,
+    "rules": rules_tables,
+    "whole": whole_tables,
+}
+
+
+def written(page: str, part: str, text: str) -> str:
+    """The page with the text between the part's markers. Raises `ValueError` without markers."""
+    begin, end = f"<!-- error rates: {part} -->", f"<!-- error rates: {part} end -->"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    if not pattern.search(page):
+        raise ValueError(f"the page has no markers {begin} … {end}")
+    return pattern.sub(lambda _: f"{begin}\n{text}\n{end}", page)
+
+
+def _origin(part: str, effort: Effort, seed: int, processes: int, minutes: float) -> str:
+    if part == "acceptance":
+        sims = f"{effort.acceptance} simulations per cell"
+    elif part == "rules":
+        sims = (
+            f"{effort.kinds}, {effort.share}, {effort.speed} and {effort.fallback} simulations per "
+            "cell of the four tables"
+        )
+    else:
+        sims = f"rounds of {effort.boundary} evaluations at the boundary and one on each side"
+    return (
+        f"`python -m benchmarks.gate_error_rates --part {part} --seed {seed}`: alpha {ALPHA}, "
+        f"{sims}; {minutes:.1f} minutes with {processes} processes on {os.cpu_count()} cores "
+        f"({platform.machine()})."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--short", action="store_true", help="few simulations, for a first look")
+    parser.add_argument("--minutes", type=float, help="begin no round of whole evaluations later")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    n_sim = 2000 if options.full else 100
-    noise = 2.0 * math.sqrt(options.alpha * (1 - options.alpha) / n_sim)
-    print(f"alpha {options.alpha}, {n_sim} simulations: false pass is alpha ± {noise:.3f} at best")
-    print(f"{'':17}false pass at the floor       pass {MARGIN} above it")
-    print(f"{'traffic':15}{'n':>6}   mean pooled  naive        mean pooled")
-    rng = np.random.default_rng(options.seed)
-    for shape in SHAPES:
-        for n in (100, 300, 1000):
-            found = error_rates(shape, n, n_sim, alpha=options.alpha, rng=rng)
-            false = (found.mean_false_pass, found.pooled_false_pass, found.naive_false_pass)
-            power = (found.mean_power, found.pooled_power)
-            shown = "  ".join(f"{x:5.3f}" for x in false) + "       "
-            print(f"{found.shape:15}{n:6d}  {shown}" + "  ".join(f"{x:5.2f}" for x in power))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--write", type=Path, help="a page with the part's markers")
+    options = parser.parse_args(arguments)
+    effort, pool = SHORT if options.short else Effort(), Pool(options.processes)
+    if options.minutes is not None:
+        effort = replace(effort, minutes=options.minutes, rounds=1000)
+    for part in PARTS if options.part == "all" else (options.part,):
+        began = time.monotonic()
+        tables = PARTS[part](effort, options.seed, pool)
+        minutes = (time.monotonic() - began) / 60.0
+        origin = _origin(part, effort, options.seed, options.processes, minutes)
+        text = "\n\n".join((*(table.markdown for table in tables), origin))
+        print(text, flush=True)
+        if options.write is not None:
+            page = options.write.read_text("utf-8")
+            options.write.write_text(written(page, part, text), "utf-8")
 
 
 if __name__ == "__main__":

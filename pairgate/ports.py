@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from pairgate.domain.evidence import EngineInfo, Evaluation, MemoryUse, Missing
+from pairgate.domain.garbage import StoredBlob
 from pairgate.domain.pair import Pair
 from pairgate.domain.policy import FallbackSettings, Policy
+from pairgate.domain.scores import TokenScores
 from pairgate.domain.trace import RequestTrace, TraceBatch
 from pairgate.domain.traffic import Request
 from pairgate.domain.verdict import Verdict
@@ -71,6 +73,23 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+class Scorer(Protocol):
+    """Reads finished outputs with the target that should have written them (fidelity F2 and F3).
+
+    `engines.native.TeacherForcing` runs the models once more; a serving engine can answer the same
+    from the log probabilities of prompt tokens.
+    """
+
+    @property
+    def level(self) -> str:
+        """F3 where it also gives the columns of the draft's law, else F2."""
+        ...
+
+    def score(self, requests: Sequence[Request], batch: TraceBatch) -> TokenScores:
+        """The law at every emitted token of the ok rows; `requests` in the order of the rows."""
+        ...
+
+
 class TrafficSource(Protocol):
     """Reads a log of requests."""
 
@@ -100,15 +119,109 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class BlobStore(Protocol):
-    """Bytes by digest."""
+    """Bytes by digest: on this machine (`store.blobs`) or on an object store (`store.remote`).
 
-    def add_file(self, path: Path) -> tuple[str, int]: ...
+    What is added counts only after `add_manifest`, which lists the pair last. A store that does
+    not answer raises `Unavailable`, a blob that is not there `IntegrityError`.
+    """
+
+    def add_file(
+        self, path: Path, *, on_bytes: Callable[[int], None] | None = None
+    ) -> tuple[str, int]: ...
+
+    def add_files(
+        self,
+        paths: Sequence[Path],
+        *,
+        n_workers: int = 2,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> tuple[tuple[str, int], ...]: ...
 
     def add_bytes(self, data: bytes) -> str: ...
 
-    def path(self, digest: str) -> Path: ...
+    def add_stream(
+        self,
+        chunks: Iterable[bytes],
+        *,
+        digest: str,
+        size: int,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> None: ...
+
+    def add_manifest(
+        self, data: bytes, *, on_bytes: Callable[[int], None] | None = None
+    ) -> str: ...
+
+    def require_reachable(self) -> None:
+        """Raises `Unavailable` unless a store answers."""
+        ...
 
     def has(self, digest: str, size: int | None = None) -> bool: ...
+
+    def missing(self, pair: Pair) -> tuple[str, ...]:
+        """Digests of the pair's blobs that are absent or have another size; reads no contents."""
+        ...
+
+    def verify(self, digest: str, *, on_bytes: Callable[[int], None] | None = None) -> None:
+        """Hash the stored bytes again."""
+        ...
+
+    def path(self, digest: str) -> Path:
+        """Where the blob lies on this machine once it was added or fetched here."""
+        ...
+
+    def fetch(
+        self, digest: str, size: int, *, on_bytes: Callable[[int], None] | None = None
+    ) -> Path:
+        """Bring the blob to this machine, hashed on the way, unless it is here."""
+        ...
+
+    def read(self, digest: str) -> bytes: ...
+
+    def copy_out(self, digest: str, path: Path) -> None: ...
+
+    def sweep(self) -> int:
+        """Delete what killed writers left; returns how many files."""
+        ...
+
+    # What garbage collection needs. Absent things may be deleted.
+
+    def list_blobs(self) -> Iterator[StoredBlob]: ...
+
+    def list_index(self) -> tuple[str, ...]:
+        """Digests of the listed manifests."""
+        ...
+
+    def list_leftovers(self) -> tuple[StoredBlob, ...]:
+        """What `sweep` would delete; `digest` is then any name."""
+        ...
+
+    def delete_index_entry(self, digest: str) -> None:
+        """List the manifest no longer. Comes before the deletion of its blobs."""
+        ...
+
+    def delete_blob(self, digest: str) -> None: ...
+
+
+class ArtifactSource(Protocol):
+    """One OCI artifact that lies elsewhere. What it gives is checked by who asks."""
+
+    def manifest(self) -> bytes:
+        """The manifest's bytes, which have the digest that was asked for."""
+        ...
+
+    def blob(self, digest: str, size: int) -> Iterator[bytes]:
+        """What is there as that blob, in chunks; at most one chunk more than `size` bytes."""
+        ...
+
+
+class ByteRanges(Protocol):
+    """A file of which any part can be read without the rest."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, offset: int, n_bytes: int) -> bytes: ...
 
 
 Json = dict[str, Any]

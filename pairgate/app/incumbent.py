@@ -15,6 +15,7 @@ from pairgate.replay import replay_acceptance
 from pairgate.store.traces import ParquetTraces
 
 if TYPE_CHECKING:
+    from pairgate.app.evidence import Candidate
     from pairgate.app.setting import LineSetting
     from pairgate.app.workspace import Workspace
     from pairgate.domain.evidence import EngineInfo
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pairgate.domain.traffic import TrafficSlice
     from pairgate.ports import Engine, Progress
 
-INCUMBENT_FOLDER = "incumbent"
+INCUMBENT_FOLDER, CARRY_OVER_FOLDER = "incumbent", "carry-over"
 
 
 def incumbent_traces(
@@ -46,7 +47,7 @@ def incumbent_traces(
     seed are equal. Where the targets differ it is shown beside the candidate and judges nothing.
     """
     sink = ParquetTraces(folder / INCUMBENT_FOLDER)
-    for stored in _known(ws, incumbent, setting, engine):
+    for stored in known_traces(ws, incumbent, setting, engine):
         if len(stored) >= n_requests:
             sink.save("acceptance", stored)
             return stored
@@ -63,12 +64,20 @@ def incumbent_traces(
         )
 
 
+def longest_known(ws: Workspace, candidate: Candidate, engine: EngineInfo) -> TraceBatch | None:
+    """The longest stored pass of production under equal conditions, for looks on the way."""
+    if candidate.incumbent is None:
+        return None
+    found = known_traces(ws, candidate.incumbent, candidate.setting, engine)
+    return max(found, key=len, default=None)
+
+
 def stored_incumbent(folder: Path) -> TraceBatch | None:
     """What `incumbent_traces` kept in a run's folder, for judging again."""
     return _acceptance(ParquetTraces(folder / INCUMBENT_FOLDER).load_all())
 
 
-def _known(
+def known_traces(
     ws: Workspace, incumbent: PairVersion, setting: LineSetting, engine: EngineInfo
 ) -> Iterator[TraceBatch]:
     """Its traces from its own evaluations, and from those of other candidates, newest first."""
@@ -95,4 +104,5 @@ def _known(
 
 def _acceptance(batches: Iterable[TraceBatch]) -> TraceBatch | None:
     found = [b for b in batches if b.phase is Phase.ACCEPTANCE]
-    return replace(TraceBatch.concat(found), arm=Arm.INCUMBENT) if found else None
+    in_order = sorted(found, key=lambda b: b.block)
+    return replace(TraceBatch.concat(in_order), arm=Arm.INCUMBENT) if found else None

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
-import tomllib
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pairgate import promote as rules
 from pairgate.app.actor import current_actor
 from pairgate.app.workspace import now
-from pairgate.domain.profile import ServingProfile
+from pairgate.domain.profile import check_profile_name
 from pairgate.domain.situation import Ask, Situation
 from pairgate.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.domain.policy import Policy
+    from pairgate.domain.profile import ServingProfile
     from pairgate.domain.records import ProfileRow
     from pairgate.domain.release import Actor, Decision, Head
     from pairgate.store.sql import Transaction
@@ -42,19 +42,21 @@ def set_line(
     *,
     policy: Policy | Path | str | None = None,
     slice_name: str | None = None,
-    profile: str | None = None,
+    profile: str | Sequence[str] | None = None,
     reason: str = "",
     actor: Actor | None = None,
 ) -> LineSet:
     """What the line is judged by from now on, as a decision; None keeps what is set.
 
     `policy` is one that is loaded, a file or a preset, `slice_name` a name or a digest, `profile`
-    NAME or NAME@N. Raises `NotFound`, `PolicyError`.
+    NAME or NAME@N, or several of them: the line is served on exactly these, and the first is its
+    own. Raises `NotFound`, `PolicyError`.
     """
     ws.registry.head(line)
     policy_digest = None if policy is None else save_policy(ws, read_policy(policy))
     slice_digest = None if slice_name is None else ws.registry.slice_(slice_name).digest
-    profile_digest = None if profile is None else find_profile(ws, line, profile).digest
+    named = (profile,) if isinstance(profile, str) else tuple(profile or ())
+    profiles = _profile_digests(ws, line, named)
     ask = Ask(by=actor or current_actor(ws), at=now(), reason=reason)
 
     def body(transaction: Transaction) -> LineSet:
@@ -64,13 +66,25 @@ def set_line(
             ask,
             policy_digest=policy_digest,
             slice_digest=slice_digest,
-            profile_digest=profile_digest,
+            profile_digest=profiles[0] if profiles else None,
+            profiles=profiles[1:],
         )
         if decision is not None:
             decision = transaction.append(decision)
         return LineSet(head=transaction.head, decision=decision)
 
     return ws.registry.decide(line, body)
+
+
+def _profile_digests(ws: Workspace, line: str, named: tuple[str, ...]) -> tuple[str, ...]:
+    rows = [find_profile(ws, line, text) for text in named]
+    names = [row.name for row in rows]
+    if len(set(names)) < len(names):
+        raise InvalidInput(
+            f"a line is served on one version of a profile at a time: {', '.join(named)}",
+            hint="name each profile once",
+        )
+    return tuple(row.digest for row in rows)
 
 
 def read_policy(source: Policy | Path | str) -> Policy:
@@ -95,8 +109,15 @@ def save_policy(ws: Workspace, policy: Policy) -> str:
 
 def save_profile(ws: Workspace, line: str, profile: ServingProfile) -> str:
     """Store a profile on the line; returns `NAME@N`, with the same N for the same content."""
+    check_profile_name(profile.name)
     number = ws.registry.save_profile(line, profile, now())
     return f"{profile.name}@{number}"
+
+
+def profile_labels(ws: Workspace, line: str, digests: Sequence[str | None]) -> tuple[str, ...]:
+    """`NAME@N` of each digest that the line has a profile for."""
+    rows = {r.digest: str(r) for r in ws.registry.profiles(line)}
+    return tuple(rows.get(d, d) for d in digests if d is not None)
 
 
 def find_profile(ws: Workspace, line: str, text: str) -> ProfileRow:
@@ -108,93 +129,3 @@ def find_profile(ws: Workspace, line: str, text: str) -> ProfileRow:
         known = ", ".join(str(r) for r in rows) or "none yet"
         raise NotFound(f"line {line} has no profile {text!r}", hint=f"profiles: {known}")
     return found[-1]
-
-
-def profile_from_file(path: Path, name: str) -> ServingProfile:
-    """A TOML file whose keys are the fields of a serving profile, except the name."""
-    try:
-        given = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise NotFound(f"there is no profile file {path}") from None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: {error}") from error
-    return _checked_profile(str(path), {**given, "name": name})
-
-
-def profile_from_command(
-    command: str,
-    name: str,
-    *,
-    engine_version: str,
-    hardware_class: str,
-    concurrencies: tuple[int, ...],
-) -> ServingProfile:
-    """The profile of a serving command such as `vllm serve MODEL -tp 8`.
-
-    The arguments are kept verbatim; those that a profile names are read out of them.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise InvalidInput(f"the command cannot be read: {error}") from error
-    if not words:
-        raise InvalidInput("the serving command is empty")
-    engine = Path(words[0]).name
-    arguments = tuple(words[2:] if words[1:2] == ["serve"] else words[1:])
-    options = _options(arguments)
-    profile = ServingProfile(
-        name=name,
-        engine=engine,
-        engine_version=engine_version,
-        hardware_class=hardware_class,
-        concurrencies=concurrencies,
-        arguments=arguments,
-        quantization=options.get("--quantization", options.get("-q")),
-        kv_cache_dtype=options.get("--kv-cache-dtype", "auto"),
-        prefix_caching="--enable-prefix-caching" in arguments,
-    )
-    return replace(
-        profile,
-        tensor_parallel_size=_number(options, 1, "--tensor-parallel-size", "-tp"),
-        pipeline_parallel_size=_number(options, 1, "--pipeline-parallel-size", "-pp"),
-        max_model_len=_number(options, 0, "--max-model-len") or None,
-    )
-
-
-def _options(arguments: tuple[str, ...]) -> dict[str, str]:
-    """`--name value` and `--name=value`."""
-    options: dict[str, str] = {}
-    for i, word in enumerate(arguments):
-        option, equals, value = word.partition("=")
-        if equals and option.startswith("-"):
-            options[option] = value
-        elif word.startswith("-") and i + 1 < len(arguments):
-            options[word] = arguments[i + 1]
-    return options
-
-
-def _number(options: dict[str, str], default: int, *names: str) -> int:
-    for name in names:
-        if name in options:
-            text = options[name]
-            if not (text.isascii() and text.isdigit()):
-                raise InvalidInput(f"{name} is {text!r}, not a whole number")
-            return int(text)
-    return default
-
-
-def _checked_profile(where: str, given: dict[str, Any]) -> ServingProfile:
-    from pydantic import TypeAdapter, ValidationError
-
-    known = [f.name for f in fields(ServingProfile)]
-    unknown = sorted(given.keys() - set(known))
-    if unknown:
-        raise InvalidInput(
-            f"{where}: unknown key {unknown[0]!r}", hint=f"keys of a profile: {', '.join(known)}"
-        )
-    try:
-        return TypeAdapter(ServingProfile).validate_python(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InvalidInput(f"{where}: {key}: {first['msg']}") from error

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairgate.app.situation import release_rules
+from pairgate.app.workspace import now
+from pairgate.domain.canonical import is_digest
 from pairgate.domain.freshness import check_verified
 from pairgate.errors import IntegrityError, PairgateError, Unavailable
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from pairgate.domain.pair import Pair, PairVersion
 
 Presence = Callable[["Workspace", "Pair"], tuple[str, ...]]
-"""presence(ws, pair): digests of blobs that are missing or have another size."""
+"""presence(ws, pair): what is missing or has another size: digests, or lines on references."""
 
 
 def check_files(
@@ -26,6 +28,7 @@ def check_files(
 ) -> tuple[str, ...]:
     """Before a promotion: everything is there and was hashed lately. An override may be late,
     never incomplete."""
+    version.require_files()
     verification = ws.registry.verification(version.pair_digest)
     if verification.problem:
         raise IntegrityError(
@@ -48,9 +51,15 @@ def check_files(
 def check_present(
     ws: Workspace, version: PairVersion, presence: Presence | None, *, reachable: bool = False
 ) -> tuple[str, ...]:
-    """`check_pair_present` for the pair of a version, named by its version."""
+    """`check_pair_present` for the pair of a version, named by its version. Damage that was found
+    earlier is a warning: at three in the morning it may still be the better one."""
     pair = ws.registry.pair(version.pair_digest)
-    return check_pair_present(ws, pair, presence, label=str(version), reachable=reachable)
+    unchecked = check_pair_present(ws, pair, presence, label=str(version), reachable=reachable)
+    found = ws.registry.verification(version.pair_digest)
+    if not found.problem:
+        return unchecked
+    damage = f"the files of {version} were damaged when hashed at {found.at[:19]}: {found.problem}"
+    return (*unchecked, damage)
 
 
 def check_pair_present(
@@ -64,15 +73,18 @@ def check_pair_present(
     """Raises `IntegrityError` for a blob that is known to be missing. A store that does not
     answer is a warning, unless it must be `reachable`."""
     try:
-        _require_store(ws)
+        ws.blobs.require_reachable()
         missing = (presence or _stored_presence)(ws, pair)
     except (Unavailable, OSError) as error:
         if reachable:
             raise Unavailable(f"the files of {label} could not be checked: {error}") from error
         return (f"the files of {label} could not be checked: {error}",)
     if missing:
+        lost = "; ".join(line for line in missing if not is_digest(line))
+        if lost:  # what others changed is shown by status from now on
+            ws.registry.record_verification(pair.digest, now(), lost)
         raise IntegrityError(
-            f"{len(missing)} files of {label} are missing from the store, first {missing[0]}",
+            f"{len(missing)} files of {label} are missing or changed, first {missing[0]}",
             hint="restore them, or register the same files again",
         )
     return ()
@@ -87,15 +99,9 @@ def _stored_presence(ws: Workspace, pair: Pair) -> tuple[str, ...]:
 def index_pair(ws: Workspace, pair: Pair) -> tuple[str, ...]:
     """List the target-alone pair in the store: two small blobs, no file of a model."""
     try:
-        _require_store(ws)
+        ws.blobs.require_reachable()
         ws.blobs.add_bytes(pair.config_blob())
         ws.blobs.add_manifest(pair.manifest())
     except (Unavailable, OSError) as error:
         return (f"the store could not list {pair.digest}: {error}",)
     return ()
-
-
-def _require_store(ws: Workspace) -> None:
-    """An unmounted store is not one whose files are missing. Raises `Unavailable`."""
-    if not (ws.blobs.root / "oci-layout").is_file():
-        raise Unavailable(f"there is no store at {ws.blobs.root} (is it mounted?)")

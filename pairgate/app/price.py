@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pairgate.domain.evidence import Counts
+from pairgate.app.teacher_forcing import wanted_level
+from pairgate.domain.evidence import Counts, Fidelity
 from pairgate.domain.pair import Method
 from pairgate.domain.trace import Arm, Phase
 
@@ -57,7 +58,8 @@ class Price:
 class _Seconds:
     """Seconds per request by arm, pass and concurrency, from stored counters."""
 
-    def __init__(self, counts: Iterable[Counts]) -> None:
+    def __init__(self, counts: Iterable[Counts], fidelity_s: float | None = None) -> None:
+        self.fidelity_s = fidelity_s
         self._known = {
             (c.arm, c.phase, c.concurrency): c.wall_s / c.n_requests for c in counts if c.n_requests
         }
@@ -75,9 +77,12 @@ def price_of(ws: Workspace, candidate: Candidate, plan: ReplayPlan, n_requests: 
         if row.profile_digest == candidate.setting.head.profile_digest and row.outcome != "ERROR"
     ]
     counts: list[Counts] = []
+    fidelity_s: float | None = None
     for row in rows:  # the newest of each kind wins
-        counts += ws.registry.evaluation(row.digest).evaluation.measurements.counts
-    stages = tuple(_stages(candidate, plan, n_requests, _Seconds(counts)))
+        measured = ws.registry.evaluation(row.digest).evaluation.measurements
+        counts += measured.counts
+        fidelity_s = _teacher_forcing_s(measured.fidelity) or fidelity_s
+    stages = tuple(_stages(candidate, plan, n_requests, _Seconds(counts, fidelity_s)))
     others = sum(s.name.startswith(("production", "carried over")) for s in stages)
     return Price(
         stages=stages,
@@ -116,6 +121,10 @@ def _stages(candidate: Candidate, plan: ReplayPlan, n: int, seconds: _Seconds) -
     size = min(plan.block_size(max(plan.speed_concurrencies)), n) * plan.control_blocks
     alone = seconds.minutes(Arm.TARGET, Phase.CONTROL, plan.max_concurrency, 2 * size)
     yield Stage(name="control", n_least=2 * size, n_most=2 * size, minutes=alone)
+    level = wanted_level(candidate.setting.policy)
+    if level != "F1" and candidate.setting.profile.engine == "native":
+        minutes = None if seconds.fidelity_s is None else seconds.fidelity_s / 60.0
+        yield Stage(name=f"fidelity {level}, teacher-forced", n_least=0, n_most=n, minutes=minutes)
     yield from _other_pairs(candidate, plan, n, seconds)
 
 
@@ -143,6 +152,13 @@ def _other_pairs(
             n_most=min(n, N_REQUESTS),
             minutes=seconds.minutes(Arm.SPEC, Phase.ACCEPTANCE, c, min(n, N_REQUESTS)),
         )
+
+
+def _teacher_forcing_s(fidelity: Fidelity | None) -> float | None:
+    """Seconds that the models read the outputs of both arms, of an evaluation that did."""
+    if fidelity is None or fidelity.law is None:
+        return None
+    return fidelity.law.wall_s + (fidelity.control_law.wall_s if fidelity.control_law else 0.0)
 
 
 def _n_devices(hardware_class: str) -> int:

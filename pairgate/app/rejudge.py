@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pairgate.app.carry_over import stored_carry_over
 from pairgate.app.evidence import Candidate, Evaluated, conclude, trace_files
-from pairgate.app.incumbent import INCUMBENT_FOLDER, stored_incumbent
+from pairgate.app.incumbent import CARRY_OVER_FOLDER, INCUMBENT_FOLDER, stored_incumbent
 from pairgate.app.inspect import newest_evidence
 from pairgate.app.runs import Run, new_folder
 from pairgate.app.setting import LineSetting, line_setting
@@ -16,6 +17,7 @@ from pairgate.domain.pair import VersionRef
 from pairgate.domain.recorded import Recorded
 from pairgate.domain.trace import Phase, TraceBatch
 from pairgate.errors import EvidenceMissing, EvidenceStale, IntegrityError
+from pairgate.fidelity import at_alpha
 from pairgate.policyfile import policy_document, policy_from_document
 from pairgate.store.traces import ParquetTraces
 
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
     from pairgate.store.sql import StoredEvaluation
 
 
-def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None) -> Evaluated:
+def judge_again(
+    ws: Workspace, ref: VersionRef, *, policy: Policy | None = None, profile: str | None = None
+) -> Evaluated:
     """Judge the newest stored traces of a version again; it is one more look, so one attempt.
+    With `profile` (NAME or NAME@N) the newest that ran on it.
 
     The evidence stays bound to the slice, profile and incumbent of its replay, and is bound to
     `policy` (the line's, unless given): promote accepts it where the line agrees. The slice's
@@ -36,7 +41,7 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
     of the evaluation.
     """
     version = ws.registry.version(ref)
-    row = newest_evidence(ws, version)
+    row = newest_evidence(ws, version, profile)
     stored = ws.registry.evaluation(row.digest)
     policy = policy or line_setting(ws, version.line).policy
     _require_same_replay(ws, row, policy)
@@ -61,7 +66,8 @@ def judge_again(ws: Workspace, ref: VersionRef, *, policy: Policy | None = None)
         started_at=stored.evaluation.provenance.started_at,
         resumed=False,
     )
-    recorded = _recorded_again(stored, run.folder)
+    alpha = candidate.setting.policy.alpha * 2.0**-attempt
+    recorded = _recorded_again(stored, run.folder, alpha)
     return conclude(ws, candidate, run, recorded, f"pairgate judge {ref}")
 
 
@@ -78,8 +84,8 @@ def _require_same_replay(ws: Workspace, row: EvidenceRow, policy: Policy) -> Non
 
 
 def _what_ran(policy: Policy) -> tuple[object, ...]:
-    # These two decide how much of a run is kept, not how it ran.
-    replay = replace(policy.replay, max_failed_share=0.0, early_stopping=True)
+    # Decides how much of a run is kept, not how it ran. Looks on the way do count: they spend.
+    replay = replace(policy.replay, max_failed_share=0.0)
     return (replay, policy.fallback, policy.seed)
 
 
@@ -113,13 +119,13 @@ def _as_replayed(
 def _folder_beside(folder: Path, attempt: int) -> Path:
     """A folder for another verdict on the same traces: the first report is never overwritten."""
     beside = new_folder(folder.parent, f"{folder.name}-judged-{attempt}")
-    for name in ("traces", INCUMBENT_FOLDER):
+    for name in ("traces", INCUMBENT_FOLDER, CARRY_OVER_FOLDER):
         if (folder / name).is_dir():
             (beside / name).symlink_to(Path("..", folder.name, name))
     return beside
 
 
-def _recorded_again(stored: StoredEvaluation, folder: Path) -> Recorded:
+def _recorded_again(stored: StoredEvaluation, folder: Path, alpha: float) -> Recorded:
     """What the replay saw, from its stored blocks and the facts in its evidence."""
     evaluation = stored.evaluation
     batches = ParquetTraces(folder / "traces").load_all()
@@ -135,6 +141,8 @@ def _recorded_again(stored: StoredEvaluation, folder: Path) -> Recorded:
             f"the traces in {folder} are not those that the evaluation was made from",
             hint=f"run: pairgate evaluate {evaluation.line}@{evaluation.version}",
         )
+    carry_over, carry_over_speed = stored_carry_over(folder)
+    fidelity = evaluation.measurements.fidelity
     return Recorded(
         boundary=evaluation.measurements.boundary,
         acceptance=TraceBatch.concat(sorted(acceptance, key=lambda b: b.block)),
@@ -144,5 +152,11 @@ def _recorded_again(stored: StoredEvaluation, folder: Path) -> Recorded:
         max_model_len=0,
         incumbent=stored_incumbent(folder),
         memory=evaluation.measurements.memory,
-        early_stop=stored.verdict.early_stop,
+        early_stop=evaluation.measurements.early_stop,
+        planned=evaluation.measurements.plan,
+        carry_over=carry_over,
+        carry_over_speed=carry_over_speed,
+        carry_over_note=evaluation.measurements.carry_over,
+        law=None if fidelity is None or fidelity.law is None else at_alpha(fidelity.law, alpha),
+        control_law=None if fidelity is None else fidelity.control_law,
     )

@@ -1,4 +1,4 @@
-"""Promote, rollback, disable, enable, pin, approve: rules applied under the line's lock.
+"""Promote, rollback, disable, enable, pin: rules applied under the line's lock.
 
 Each use case checks files before it takes the lock, reads a `Situation` inside it, asks
 `pairgate.promote` for the decision, appends it together with its outbox message, commits, and
@@ -8,11 +8,14 @@ then starts the delivery without waiting for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from pairgate import promote as rules
 from pairgate.app.actor import current_actor
+from pairgate.app.approvals import record_tags
+from pairgate.app.flights import REGISTERING, in_flight
 from pairgate.app.outbox import start_delivery
 from pairgate.app.presence import (
     Presence,
@@ -23,19 +26,16 @@ from pairgate.app.presence import (
 )
 from pairgate.app.situation import read_situation
 from pairgate.app.workspace import now
+from pairgate.compat.decoding import require_agreement
 from pairgate.domain.pair import DecodingConfig, Method, Pair, VersionRef
-from pairgate.domain.records import Approval
 from pairgate.domain.release import Decision, Head, Kind
 from pairgate.domain.situation import MOVES, Ask, Situation
-from pairgate.errors import (
-    EvidenceMissing,
-    NotFound,
-)
+from pairgate.errors import EvidenceMissing, IntegrityError, NotFound, Refused
 
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.domain.pair import PairVersion
-    from pairgate.domain.records import EvidenceRow
+    from pairgate.domain.records import Approval, EvidenceRow
     from pairgate.domain.release import Actor
     from pairgate.store.sql import Transaction
 
@@ -43,19 +43,23 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
     """What came of it. `already` says that nothing had to be written; `decision` is then the one
-    that an earlier run of the same request made, if any. `head.hash` is the audit head."""
+    that an earlier run of the same request made, if any. `approvals` are those of the evidence
+    of a promotion. `head.hash` is the audit head."""
 
     head: Head
     decision: Decision | None
     already: bool
+    approvals: tuple[Approval, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPlan:
-    """Where a rollback would go, said before it happens."""
+    """Where a rollback would go, said before it happens: the version and its profiles."""
 
     leaving: PairVersion
     back: PairVersion
+    profiles: tuple[str, ...]
+    profiles_change: bool
 
     @property
     def changes_target(self) -> bool:
@@ -77,7 +81,7 @@ def promote(
     """Move production to a version on a PASS that holds now, or with a reason to do without.
 
     Raises `EvidenceMissing`, `EvidenceStale`, `Conflict`, `IntegrityError` for missing or damaged
-    files, `Refused` for what is withdrawn or not approved.
+    files, `Refused` for what is withdrawn, not approved or served with other settings.
     """
     version = ws.registry.version(ref)
     ask = Ask(by=actor or current_actor(ws), at=now(), request_id=request_id)
@@ -85,10 +89,13 @@ def promote(
     if earlier is not None:
         return earlier
     if ws.registry.head(version.line).production != version.number:
-        ask = replace(ask, warnings=check_files(ws, version, override, presence, ask.at))
+        unchecked = check_files(ws, version, override, presence, ask.at)
+        ask = replace(ask, warnings=(*unchecked, *record_tags(ws, version)))
+
+    decoding = ws.registry.pair(version.pair_digest).decoding
 
     def decide(situation: Situation) -> Decision | None:
-        return rules.promotion(
+        decision = rules.promotion(
             situation,
             situation.version(version.number),
             ask,
@@ -96,17 +103,32 @@ def promote(
             reinstate=reinstate,
             expect_current=expect_current,
         )
+        try:
+            for profile in situation.wanted_profiles if decision else ():
+                require_agreement(decoding, profile, label=str(version))
+        except Refused as error:
+            if override is None or decision is None:
+                raise
+            decision = replace(decision, warnings=(*decision.warnings, error.message))
+        return decision
 
-    return _move(ws, version.line, Kind.PROMOTE, version.number, ask, decide, wait_delivery_s)
+    moved = _move(ws, version.line, Kind.PROMOTE, version.number, ask, decide, wait_delivery_s)
+    if moved.decision is None or moved.decision.evaluation_digest is None:
+        return moved
+    return replace(moved, approvals=tuple(ws.registry.approvals(moved.decision.evaluation_digest)))
 
 
-def usable_evidence(ws: Workspace, ref: VersionRef) -> EvidenceRow | None:
-    """The PASS that promote would stand on now, or None. Changes nothing."""
+def usable_evidence(
+    ws: Workspace, ref: VersionRef, profile_digest: str | None = None
+) -> EvidenceRow | None:
+    """The PASS that promote would stand on now for a profile (the line's own unless another is
+    named), or None. Changes nothing."""
     version = ws.registry.version(ref)
     with ws.registry.snapshot(version.line) as view:
         situation = read_situation(view)
     try:
-        return rules.usable(situation, version, at=now())[0].row
+        digest = profile_digest or situation.head.profile_digest
+        return rules.usable(situation, version, at=now(), profile_digest=digest)[0].row
     except EvidenceMissing:
         return None
 
@@ -120,7 +142,14 @@ def plan_rollback(ws: Workspace, line: str, to: VersionRef | None = None) -> Rol
         return None
     back = situation.version(rules.destination(situation, number))
     assert situation.production is not None
-    return RollbackPlan(leaving=situation.production, back=back)
+    placed = situation.last_placement(back.number)
+    return RollbackPlan(
+        leaving=situation.production,
+        back=back,
+        profiles=situation.profile_labels((placed.profile_digest, *placed.profiles)),
+        profiles_change=(placed.profile_digest, placed.profiles)
+        != (situation.head.profile_digest, situation.head.profiles),
+    )
 
 
 def rollback(
@@ -181,10 +210,6 @@ def disable(
     with ws.registry.snapshot(line) as view:
         serving = rules.draft_in_production(read_situation(view))
     alone = None if serving is None else target_alone(ws.registry.pair(serving.pair_digest))
-    if alone is not None:
-        ask = replace(
-            ask, warnings=(*index_pair(ws, alone), *check_pair_present(ws, alone, presence))
-        )
 
     def decide(transaction: Transaction) -> Decision | None:
         situation = read_situation(transaction)
@@ -197,7 +222,21 @@ def disable(
         # Read again: the version may be new, and the rules look versions up by number.
         return rules.disabling(read_situation(transaction), version, ask)
 
-    return _move_in(ws, line, Kind.DISABLE, None, ask, decide, wait_delivery_s)
+    with _claimed(ws, line, alone):
+        if alone is not None:
+            ask = replace(
+                ask, warnings=(*index_pair(ws, alone), *check_pair_present(ws, alone, presence))
+            )
+        return _move_in(ws, line, Kind.DISABLE, None, ask, decide, wait_delivery_s)
+
+
+def _claimed(ws: Workspace, line: str, pair: Pair | None) -> AbstractContextManager[object]:
+    """gc leaves the pair's files alone until its version exists."""
+    if pair is None:
+        return nullcontext()
+    from pairgate.store.blobs import pair_blobs
+
+    return in_flight(ws, REGISTERING, line, pair_blobs(pair))
 
 
 def enable(
@@ -210,11 +249,16 @@ def enable(
     presence: Presence | None = None,
     wait_delivery_s: float = 0.0,
 ) -> Moved:
-    """Undo `disable`, while profile and evidence are what they were."""
+    """Undo `disable`, while pair, profiles and evidence are what they were."""
     ask = Ask(by=actor or current_actor(ws), at=now(), reason=reason, request_id=request_id)
     disabled = ws.registry.head(line).disabled
     if disabled is not None:
         back = ws.registry.version(VersionRef(line=line, selector=str(disabled)))
+        if ws.registry.verification(back.pair_digest).problem:
+            raise IntegrityError(
+                f"the files of {back} are damaged, so it is not what was disabled",
+                hint=f"register the same files again, or run: pairgate verify {back}",
+            )
         ask = replace(ask, warnings=check_present(ws, back, presence))
 
     def decide(situation: Situation) -> Decision | None:
@@ -242,35 +286,6 @@ def pin(
 
     kind = Kind.PIN if pinned else Kind.UNPIN
     return _move(ws, version.line, kind, version.number, ask, decide, 0.0)
-
-
-def approve(ws: Workspace, ref: VersionRef, name: str, *, actor: Actor | None = None) -> Approval:
-    """Agree to the newest PASS of a version; the approval binds to that evaluation's digest.
-
-    Raises `EvidenceMissing` when the version has no PASS.
-    """
-    version = ws.registry.version(ref)
-    passes = [
-        row
-        for row in ws.registry.evaluations(version.line, version.number)
-        if row.outcome == "PASS"
-    ]
-    if not passes:
-        raise EvidenceMissing(
-            f"{version} has no PASS to approve", hint=f"run: pairgate evaluate {version}"
-        )
-    by = actor or current_actor(ws)
-    approval = Approval(
-        evaluation_digest=passes[-1].digest,
-        line=version.line,
-        version=version.number,
-        name=name,
-        actor=by.name,
-        identity_source=by.source,
-        created_at=now(),
-    )
-    ws.registry.add_approval(approval)
-    return approval
 
 
 def target_alone(pair: Pair) -> Pair:
@@ -329,6 +344,8 @@ def _repeated(
     ws: Workspace, line: str, kind: Kind, number: int | None, request_id: str | None
 ) -> Moved | None:
     """An earlier run of the same request, before anything else is looked at."""
+    if request_id is None:
+        return None
     with ws.registry.snapshot(line) as view:
         made = rules.repeated(tuple(view.decisions()), request_id, kind, number)
         return None if made is None else Moved(head=view.head, decision=made, already=True)

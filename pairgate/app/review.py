@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairgate.errors import InvalidInput, PairgateError
+from pairgate.store.streams import naming
 
 if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.domain.evidence import Evaluation
     from pairgate.domain.pair import Pair
     from pairgate.domain.policy import Policy
+    from pairgate.domain.release import Decision
     from pairgate.domain.trace import TraceBatch
     from pairgate.domain.verdict import Verdict
     from pairgate.review.mlflow_mirror import Drift, MlflowTracker
@@ -56,8 +58,9 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / REPORT
     staged = folder / f".{REPORT}.tmp"
-    staged.write_text(text, encoding="utf-8")
-    os.replace(staged, path)
+    with naming(path):
+        staged.write_text(text, encoding="utf-8")
+        os.replace(staged, path)
     return path
 
 
@@ -84,18 +87,27 @@ def labels(ws: Workspace, evaluation: Evaluation) -> Labels:
     from pairgate.review.story import Labels
 
     binding = evaluation.binding
-    incumbent = [
-        str(v)
+    incumbents = [
+        v
         for v in ws.registry.versions(evaluation.line)
         if v.pair_digest == binding.incumbent_digest
     ]
+    shown = {evaluation.version, *(v.number for v in incumbents)}
     n_slices = ws.registry.n_families(binding.pair_digest, binding.policy_digest, 30.0)
     note = f"this pair was tried on {n_slices} slices under this policy within 30 days"
     return Labels(
         candidate=f"{evaluation.line}@{evaluation.version}",
-        incumbent=incumbent[-1] if incumbent else "",
+        incumbent=str(incumbents[-1]) if incumbents else "",
         pair=_pair_line(ws.registry.pair(binding.pair_digest)),
-        notes=(note,) if n_slices > 1 else (),
+        notes=(
+            *((note,) if n_slices > 1 else ()),
+            *(
+                f"{made.line}@{made.version} was promoted without a PASS on {made.at[:10]} by "
+                f"{made.actor} ({made.identity_source}): {made.reason}"
+                for made in _overrides(ws, evaluation.line)
+                if made.version in shown
+            ),
+        ),
     )
 
 
@@ -153,7 +165,7 @@ def sync_mlflow(
     `InvalidInput` where the mirror is off."""
     tracker = _required_tracker(ws)
     rows = ws.registry.evaluations(line)
-    with ws.registry.delivering(wait_s=60.0):
+    with ws.registry.delivering("mlflow", wait_s=60.0):
         for i, row in enumerate(rows):
             _mirror_evaluation(ws, tracker, row.digest)
             if progress is not None:
@@ -191,6 +203,7 @@ def _mirror_evaluation(ws: Workspace, tracker: MlflowTracker, digest: str) -> st
         _policy(ws, binding.policy_digest),
         pair=ws.registry.pair(binding.pair_digest),
         report=ws.evaluation_folder(stored.row.folder) / REPORT,
+        head=ws.registry.head(stored.row.line),
     )
     return stored.row.line
 
@@ -199,7 +212,16 @@ def _mirror_head(ws: Workspace, tracker: MlflowTracker, line: str) -> None:
     head = ws.registry.head(line)
     evaluated = {row.version for row in ws.registry.evaluations(line)}
     newer = [n for n in evaluated - head.withdrawn if n > (head.production or 0)]
-    tracker.set_head(head, ws.registry.versions(line), candidate=max(newer, default=None))
+    tracker.set_head(
+        head,
+        ws.registry.versions(line),
+        candidate=max(newer, default=None),
+        overrides=_overrides(ws, line),
+    )
+
+
+def _overrides(ws: Workspace, line: str) -> tuple[Decision, ...]:
+    return tuple(d for d in ws.registry.decisions(line) if d.override)
 
 
 def _terminal(

@@ -10,11 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pairgate.errors import Conflict
+from pairgate.store.streams import naming
 
 _STATE = "run.json"
+_STAGED = f".{_STATE}.tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ def open_run(
     label: str,
     key: str,
     at: str,
-    start_attempt: Callable[[], int],
+    start_attempt: Callable[[str], int],
     abandon: Callable[[int], None],
 ) -> Iterator[Run]:
     """Resume the unfinished run of `key` under `root`, or start the next attempt.
@@ -51,17 +53,22 @@ def open_run(
     `key` is a digest over everything that must be equal for stored blocks to count. A run that
     another process works on is never touched: raises `Conflict`. A run that raises stays
     resumable; if it was new and stored nothing, its attempt is given back through `abandon`.
+    `start_attempt(at)` answers a time that it knows with the same attempt: one that was killed
+    between the registry and the folder is not a second look.
     """
     root.mkdir(parents=True, exist_ok=True)
     prefix = f"{label}-{key.removeprefix('sha256:')[:12]}"
-    with _locked(root / f"{prefix}.lock", label):
+    with _locked(root / f"{prefix}.lock", label) as starting:
         found = _unfinished(root, prefix)
         if found is None:
-            attempt = start_attempt()
-            folder = new_folder(root, f"{prefix}-{attempt}")
-            _write(folder, {"attempt": attempt, "started_at": at, "finished": False})
+            started_at = _noted(starting) or at
+            _note(starting, started_at)
+            attempt = start_attempt(started_at)
+            folder = new_folder(root, f"{prefix}-{attempt}", begun=True)
+            _write(folder, {"attempt": attempt, "started_at": started_at, "finished": False})
         else:
             folder, attempt = found, int(_read(found)["attempt"])
+        _note(starting, "")
         run = Run(
             folder=folder,
             attempt=attempt,
@@ -72,20 +79,41 @@ def open_run(
             yield run
         except BaseException:
             if not any(run.traces_dir.glob("*.parquet")):
-                abandon(attempt)
+                _note(starting, run.started_at)
                 _discard(folder)
+                abandon(attempt)
+                _note(starting, "")
             raise
 
 
-def new_folder(root: Path, name: str) -> Path:
+def new_folder(root: Path, name: str, *, begun: bool = False) -> Path:
     """A folder that did not exist: an attempt that ended in ERROR gave its number back, and the
-    next one of that number must find neither its blocks nor its report."""
+    next one of that number must find neither its blocks nor its report. With `begun` also one
+    that a killed process made and wrote nothing into."""
     for number in count(1):
         folder = root / (name if number == 1 else f"{name}.{number}")
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder
+        if begun and {path.name for path in folder.iterdir()} <= {_STAGED}:
+            return folder
     raise AssertionError
+
+
+@contextmanager
+def idle_run(folder: Path) -> Iterator[bool]:
+    """Whether no process works in this run's folder; while this lasts none can begin to."""
+    lock = folder.parent / f"{folder.name.rpartition('-')[0]}.lock"
+    if not lock.is_file():  # a verdict on the traces of another run
+        yield True
+        return
+    with lock.open("r") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def _unfinished(root: Path, prefix: str) -> Path | None:
@@ -96,8 +124,9 @@ def _unfinished(root: Path, prefix: str) -> Path | None:
 
 
 @contextmanager
-def _locked(path: Path, label: str) -> Iterator[None]:
-    with path.open("w") as handle:
+def _locked(path: Path, label: str) -> Iterator[TextIO]:
+    """The lock's file: while an attempt begins or is given back, it says when that began."""
+    with path.open("a+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -105,7 +134,20 @@ def _locked(path: Path, label: str) -> Iterator[None]:
                 f"another process is evaluating {label} right now",
                 hint="wait for it; its stored blocks would otherwise be written twice",
             ) from None
-        yield
+        yield handle
+
+
+def _noted(starting: TextIO) -> str:
+    starting.seek(0)
+    return starting.read()
+
+
+def _note(starting: TextIO, started_at: str) -> None:
+    with naming(Path(starting.name)):
+        starting.truncate(0)
+        starting.write(started_at)
+        starting.flush()
+        os.fsync(starting.fileno())
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -114,8 +156,8 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, state: dict[str, Any]) -> None:
-    staged = folder / f".{_STATE}.tmp"
-    with staged.open("w") as handle:
+    staged = folder / _STAGED
+    with naming(staged), staged.open("w") as handle:
         json.dump(state, handle)
         handle.flush()
         os.fsync(handle.fileno())

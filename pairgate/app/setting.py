@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pairgate.errors import InvalidInput
@@ -24,11 +24,17 @@ class LineSetting:
     profile: ServingProfile
 
 
-def line_setting(ws: Workspace, line: str) -> LineSetting:
-    """Raises `InvalidInput` naming what `pairgate line set` still has to set."""
+def line_setting(ws: Workspace, line: str, profile: str | None = None) -> LineSetting:
+    """With `profile` (NAME or NAME@N) as if that were the line's own; of a profile that the line
+    is served on, NAME is the version that it is set to.
+
+    Raises `InvalidInput` naming what `pairgate line set` still has to set, `NotFound`.
+    """
     from pairgate.policyfile import policy_from_document
 
     head = ws.registry.head(line)
+    if profile is not None:
+        head = replace(head, profile_digest=_profile_digest(ws, head, profile))
     parts = {
         "--policy": head.policy_digest,
         "--slice": head.slice_digest,
@@ -46,3 +52,13 @@ def line_setting(ws: Workspace, line: str) -> LineSetting:
         policy=policy_from_document(ws.registry.policy_document(head.policy_digest)),
         profile=ws.registry.profile(head.profile_digest),
     )
+
+
+def _profile_digest(ws: Workspace, head: Head, text: str) -> str:
+    from pairgate.app.lines import find_profile
+
+    used = (head.profile_digest, *head.profiles)
+    for row in ws.registry.profiles(head.line):
+        if row.digest in used and row.name == text:
+            return row.digest
+    return find_profile(ws, head.line, text).digest

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pairgate.domain.freshness import ReleaseRules
 from pairgate.domain.situation import Situation
-from pairgate.errors import NotFound
 
 if TYPE_CHECKING:
     from pairgate.domain.profile import ServingProfile
@@ -46,23 +45,19 @@ def release_rules(view: Transaction) -> ReleaseRules:
         approvals_required=approvals["required"],
         approvals_distinct=approvals["distinct"],
         approvals_count_tags=approvals["count_tags"],
+        approvals_names=tuple(approvals.get("names", ())),  # older documents have none
     )
 
 
 def _wanted_profiles(
     head: Head, profiles: tuple[ServingProfile, ...], found: ReleaseRules
 ) -> tuple[ServingProfile, ...]:
-    """The line's profile, and the newest of each other name that the policy lists."""
+    """The line's own profile, the others that it is set to, and the newest of each further name
+    that the policy lists."""
     own = [p for p in profiles if p.digest == head.profile_digest]
     if not own:
         return ()
     newest = {p.name: p for p in profiles}  # in the order of their numbers
-    missing = [name for name in found.profiles if name not in newest]
-    if missing:
-        raise NotFound(
-            f"the policy wants a PASS on the profile {missing[0]!r}, which line {head.line} "
-            "does not have",
-            hint=f"make it with: pairgate profile set {head.line} {missing[0]} FILE",
-        )
-    others = [newest[n] for n in found.profiles if n != own[0].name]
-    return (own[0], *others)
+    named = {p.name: p for p in profiles if p.digest in head.profiles}
+    named |= {n: newest[n] for n in found.profiles if n in newest and n not in named}
+    return (own[0], *(p for name, p in named.items() if name != own[0].name))

@@ -151,6 +151,12 @@ def slice_size(
     )
 
 
+def pilot_spreads(ws: Workspace, folder: str) -> tuple[Spread, ...]:
+    """Spread by domain in the acceptance pass of one evaluation, by its folder's name."""
+    batch = _acceptance(ws.evaluation_folder(folder) / "traces")
+    return () if batch is None else spreads(batch)
+
+
 def _seen_spreads(ws: Workspace, slice_digest: str) -> tuple[Spread, ...]:
     """Spread by domain in the acceptance pass of the newest evaluation of a slice."""
     rows = [

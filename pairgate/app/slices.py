@@ -157,17 +157,20 @@ def _status_or_damage(ws: Workspace, row: SliceRow) -> SliceStatus:
         return SliceStatus(row=row, texts="damaged", newest=newest, record=None)
 
 
-def purge_slice(ws: Workspace, name_or_digest: str) -> SliceStatus:
-    """Delete the texts of a slice; its digest, counts and every verdict on it stay."""
+def purge_slice(ws: Workspace, name_or_digest: str, *, reason: str = "") -> SliceStatus:
+    """Delete the texts of a slice; its digest, counts and every verdict on it stay. It is a
+    decision in the history of every line that uses or used the slice."""
+    from pairgate.app.purge import purge_texts
+
     row = ws.registry.slice_(name_or_digest)
-    SliceTexts(ws.slices_dir).purge(row.digest, now())
+    purge_texts(ws, row.digest, at=now(), reason=reason)
     return slice_status(ws, row.digest)
 
 
 def purge_expired(ws: Workspace) -> tuple[SliceStatus, ...]:
     """Purge every slice whose texts have expired; returns those."""
     expired = [status for status in slice_statuses(ws) if status.texts == "expired"]
-    return tuple(purge_slice(ws, status.row.digest) for status in expired)
+    return tuple(purge_slice(ws, status.row.digest, reason="expired") for status in expired)
 
 
 def _check_name(name: str) -> None:
@@ -245,6 +248,7 @@ def _store(
     elif options.expires_days is not None:
         record = replace(record, expires_at=_expiry(at, options.expires_days))
         texts.save_record(record)
+    texts.renew(digest)  # imported once more: gc shall not take it for unused
     # Texts first: a row without texts would promise what is not there.
     row = ws.registry.save_slice(
         name, digest, len(traffic.requests), traffic.n_by_domain, record.texts_digest, at

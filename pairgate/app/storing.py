@@ -19,6 +19,7 @@ from pairgate.app.workspace import now
 from pairgate.domain.pair import FileEntry, ModelRef
 from pairgate.domain.records import Reference
 from pairgate.errors import IntegrityError, InvalidInput
+from pairgate.localfiles import open_regular
 from pairgate.remotefiles import chunks, problem_of
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def open_source(role: str, source: Source) -> Opened:
     documents: dict[str, bytes] = {}
     for file in source.files:
         if not file.is_weights:
-            documents[file.path] = _here(file).read_bytes()
+            with open_regular(_here(file)) as opened:
+                documents[file.path] = opened.read(file.size + 1)
             if len(documents[file.path]) != file.size:
                 raise IntegrityError(f"{file.path} of the {role} changed while it was read")
     weights = {file.path: file.location for file in source.files if file.is_weights}

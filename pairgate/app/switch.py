@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pairgate.app.fetch import read_pair
 from pairgate.domain.pair import FileEntry, Pair
-from pairgate.errors import InvalidInput, PairgateError, Unavailable
+from pairgate.errors import InvalidInput, PairgateError, Unavailable, require
 from pairgate.store.streams import copy_to, hash_file, sync_folder, write_all
 
 DOCUMENT = "pair.json"
@@ -58,6 +58,7 @@ def switch(to: Path, content: Content) -> bool:
     bytes, `Unavailable` when nothing can be written there. Then `to` is what it was.
     """
     to = Path(os.path.abspath(to))  # not resolved: `to` is the link itself
+    require(to.name, f"{to} cannot be replaced", hint="name a folder that does not exist yet")
     versions = to.with_name(to.name + ".versions")
     _current(to, versions)  # refused before anything is made
     try:

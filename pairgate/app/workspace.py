@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from pairgate.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
+    from pairgate.ports import BlobStore
     from pairgate.store.blobs import LocalBlobStore
+    from pairgate.store.observations import Observations
+    from pairgate.store.references import ReferencingStore
     from pairgate.store.sql import SqlRegistry
 
 DEFAULT_HOME = "~/.pairgate"
@@ -23,22 +26,32 @@ class Workspace:
     """Opens lazily: a command pays only for what it touches.
 
     HOME/pairgate.db       the registry, unless a database URL is given
-    HOME/store/            OCI image layout with every file of every pair
+    HOME/store/            OCI image layout with every file of every pair, without a store URL
+    HOME/cache/            files that were fetched from elsewhere; safe to delete when idle
     HOME/slices/           request texts, apart from the registry
     HOME/evaluations/      one folder per evaluation: traces, verdict, report
     HOME/work/             staging and materialised pairs; safe to delete when idle
     HOME/mlflow/           the embedded MLflow store
+    HOME/observations/     what `watch` saw of live servers
     """
 
     home: Path
     database_url: str
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    store_url: str | None = None
 
     @classmethod
     def open(
-        cls, *, home: str | None = None, database_url: str | None = None, create: bool = False
+        cls,
+        *,
+        home: str | None = None,
+        database_url: str | None = None,
+        store_url: str | None = None,
+        create: bool = False,
     ) -> Workspace:
-        """Raises `NotFound` when the home does not exist and `create` is false, `Unavailable` when
+        """`store_url` (PAIRGATE_STORE_URL) is an object store; without it files lie in the home.
+
+        Raises `NotFound` when the home does not exist and `create` is false, `Unavailable` when
         it cannot be made."""
         folder = Path(home or os.environ.get("PAIRGATE_HOME") or DEFAULT_HOME).expanduser()
         folder = folder.absolute()
@@ -56,7 +69,11 @@ class Workspace:
                 hint="make one with `pairgate init LINE`, or name another with --home",
             )
         url = database_url or os.environ.get("PAIRGATE_DATABASE_URL")
-        return cls(home=folder, database_url=url or f"sqlite:///{folder / 'pairgate.db'}")
+        return cls(
+            home=folder,
+            database_url=url or f"sqlite:///{folder / 'pairgate.db'}",
+            store_url=store_url or os.environ.get("PAIRGATE_STORE_URL") or None,
+        )
 
     @cached_property
     def registry(self) -> SqlRegistry:
@@ -65,10 +82,35 @@ class Workspace:
         return SqlRegistry.open(self.database_url)
 
     @cached_property
-    def blobs(self) -> LocalBlobStore:
+    def blobs(self) -> ReferencingStore:
+        from pairgate.store.references import ReferencingStore
+
+        return ReferencingStore(
+            self._store(), lambda digests: self.registry.references(digests), self.cache
+        )
+
+    def _store(self) -> BlobStore:
+        if self.store_url:
+            from pairgate.store.remote import RemoteBlobStore
+
+            return RemoteBlobStore(self.store_url, self.cache)
         from pairgate.store.blobs import LocalBlobStore
 
         return LocalBlobStore(self.home / "store")
+
+    @cached_property
+    def cache(self) -> LocalBlobStore:
+        """Blobs of an object store, and referenced files, that were brought to this machine."""
+        from pairgate.store.blobs import LocalBlobStore
+
+        return LocalBlobStore(self.home / "cache")
+
+    @property
+    def observations(self) -> Observations:
+        """What was seen of live servers, from this home."""
+        from pairgate.store.observations import Observations
+
+        return Observations(self.home / "observations")
 
     @property
     def slices_dir(self) -> Path:

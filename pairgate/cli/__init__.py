@@ -12,6 +12,7 @@ from importlib import import_module
 import click
 
 from pairgate import __version__
+from pairgate.cli.plain import plain, plain_stdout
 from pairgate.errors import PairgateError
 
 # name -> (module under pairgate.cli, attribute, one line of help)
@@ -20,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("demo", "demo", "Run the whole story on a real pair that comes with the checkout."),
     "register": ("register", "register", "Store a pair as the next version of a line."),
     "evaluate": ("evaluate", "evaluate", "Replay the slice, measure, judge, store the evidence."),
+    "try": ("trial", "try_", "Measure two servers that already run."),
     "judge": ("evaluate", "judge", "Judge stored traces again (counts as an attempt)."),
     "gate": ("evaluate", "gate", "The CI step: evaluate if needed, print the verdict, exit code."),
     "promote": ("release", "promote", "Move production to a version that has a fresh PASS."),
@@ -32,20 +34,37 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "status": ("status", "status", "Where the lines stand."),
     "history": ("status", "history", "The decisions of a line."),
     "show": ("status", "show", "One version: models, evidence, verdict."),
-    "diff": ("compare", "diff", "What differs between two versions."),
-    "compare": ("compare", "compare", "The measurements of two versions side by side."),
-    "pull": ("register", "pull", "Materialise a version in a folder and verify it."),
+    "diff": ("compare", "diff", "What differs between two versions, of one line or of two."),
+    "compare": (
+        "compare",
+        "compare",
+        "Two versions on the same requests: paired difference, what changed, both measurements.",
+    ),
+    "pull": ("transfer", "pull", "Materialise a version in a folder and verify it."),
+    "push": ("transfer", "push", "Send a version to an OCI registry."),
+    "render": ("render", "render", "Write the command that serves a version."),
     "verify": ("register", "verify", "Hash the stored files of a version again."),
+    "watch": ("watch", "watch", "Live acceptance against the evidence of what was promoted."),
+    "diagnose": ("diagnose", "diagnose", "Why did live acceptance drop?"),
+    "monitoring": (
+        "monitoring",
+        "monitoring",
+        "Alert rules and a dashboard with this line's thresholds.",
+    ),
+    "import": ("imported", "import_", "Numbers of other tools, for comparison."),
     "line": ("line", "line", "Policy, slice and profile of a line."),
     "profile": ("line", "profile", "Serving profiles of a line."),
     "slice": ("slices", "slice_", "Held-out slices of production traffic."),
     "policy": ("policy", "policy", "Check and explain policy files."),
-    "audit": ("audit", "audit", "Verify the history; export its head."),
+    "gc": ("gc", "gc", "Delete what nothing needs any more, after a grace period."),
+    "audit": ("audit", "audit", "Verify the history; export its head; report all decisions."),
     "outbox": ("outbox", "outbox", "Deliver what waits for the outside world."),
     "mlflow": ("mlflow", "mlflow_", "The MLflow mirror."),
     "db": ("db", "db", "The database's schema."),
     "completion": ("completion", "completion", "Print the shell completion script."),
 }
+
+_LONGEST_MESSAGE = 4000  # a message may quote what it refuses
 
 
 class LazyGroup(click.Group):
@@ -91,6 +110,7 @@ def cli(ctx: click.Context, home: str | None, database_url: str | None) -> None:
     slice -> replay -> measure -> judge -> promote
     """
     ctx.obj = (home, database_url)
+    ctx.with_resource(plain_stdout())
 
 
 def main() -> None:
@@ -98,15 +118,15 @@ def main() -> None:
     try:
         cli(standalone_mode=True)
     except PairgateError as error:
-        click.echo(f"error: {error.message}", err=True)
+        click.echo(f"error: {plain(error.message[:_LONGEST_MESSAGE])}", err=True)
         if error.hint:
-            click.echo(error.hint, err=True)
+            click.echo(plain(error.hint[:_LONGEST_MESSAGE]), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:  # a full disk, a folder without permission: the machine, not a bug
         where = f" ({error.filename})" if error.filename else ""
-        click.echo(f"error: {error.strerror or error}{where}", err=True)
+        click.echo(plain(f"error: {error.strerror or error}{where}"), err=True)
         click.echo(
             "make room or give permission, look at `pairgate status`, and run the command again",
             err=True,

@@ -34,7 +34,7 @@ def upgrade(ctx: click.Context) -> None:
 def current(ctx: click.Context, as_json: bool) -> None:
     """The revision of the database, and the one that this release needs."""
     from pairgate.store.schema import HEAD_REVISION
-    from pairgate.store.sqlengine import shown
+    from pairgate.store.sqlerrors import shown
     from pairgate.store.sqlschema import current_revision
 
     engine = workspace(ctx).registry.engine

@@ -31,12 +31,20 @@ def create(ctx: click.Context, name: str) -> None:
 @line.command(
     "set",
     epilog="Example: pairgate line set code-assistant --policy policy.toml --slice release\n\n"
-    "Example: pairgate line set code-assistant --profile h100-tp8@3 --reason 'engine upgrade'",
+    "Example: pairgate line set code-assistant --profile h100-tp8@3 --reason 'engine upgrade'\n\n"
+    "Example: pairgate line set code-assistant --profile h100-tp8 --profile a100",
 )
 @click.argument("line_name", metavar="LINE")
 @click.option("--policy", metavar="PRESET|FILE", help="default, strict, exploratory, or a file.")
 @click.option("--slice", "slice_name", metavar="NAME", help="A stored slice, by name or digest.")
-@click.option("--profile", metavar="NAME[@N]", help="A profile of the line; the newest of a name.")
+@click.option(
+    "--profile",
+    "profiles",
+    metavar="NAME[@N]",
+    multiple=True,
+    help="A profile of the line; the newest of a name. Several: each needs a PASS, the first is "
+    "the line's own.",
+)
 @click.option("--reason", default="", help="Why; it stays in the history.")
 @click.pass_context
 def set_(
@@ -44,26 +52,32 @@ def set_(
     line_name: str,
     policy: str | None,
     slice_name: str | None,
-    profile: str | None,
+    profiles: tuple[str, ...],
     reason: str,
 ) -> None:
     """Say what the line is judged by from now on. Evidence made before is stale then."""
     from pairgate.app import lines
 
-    if policy is None and slice_name is None and profile is None:
+    if policy is None and slice_name is None and not profiles:
         raise click.UsageError("name at least one of --policy, --slice and --profile")
+    ws = workspace(ctx)
     done = lines.set_line(
-        workspace(ctx),
+        ws,
         line_name,
         policy=policy,
         slice_name=slice_name,
-        profile=profile,
+        profile=profiles,
         reason=reason,
     )
     if done.decision is None:
         note("it is so already")
-    for name in ("policy", "slice", "profile"):
+    for name in ("policy", "slice"):
         click.echo(f"{name:<8}  {getattr(done.head, f'{name}_digest') or 'none yet'}")
+    digests = (done.head.profile_digest, *done.head.profiles)
+    for label, digest in zip(lines.profile_labels(ws, line_name, digests), digests, strict=False):
+        click.echo(f"profile   {digest}  {label}")
+    if done.head.profile_digest is None:
+        click.echo("profile   none yet")
 
 
 @line.command("list", epilog="Example: pairgate line list --json")
@@ -103,7 +117,12 @@ def profile() -> None:
 @click.argument("line_name", metavar="LINE")
 @click.argument("name")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--from-command", "command", metavar="TEXT", help="The serving command, verbatim.")
+@click.option(
+    "--from-command",
+    "command",
+    metavar="TEXT",
+    help="The serving command; the model and the speculative config in it are the pair's.",
+)
 @click.option("--engine-version", help="With --from-command: the engine's version.")
 @click.option("--hardware-class", help="With --from-command: accelerator x count, e.g. h100x8.")
 @click.option("--concurrency", metavar="N,N,…", help="With --from-command: those that matter.")
@@ -119,19 +138,19 @@ def set_profile(
     concurrency: str | None,
 ) -> None:
     """Store a profile as NAME@N. The line uses it after `pairgate line set LINE --profile`."""
-    from pairgate.app import lines
+    from pairgate.app import lines, profiles
 
     if (file is None) == (command is None):
         raise click.UsageError("give either FILE or --from-command")
     if file is not None:
-        made = lines.profile_from_file(file, name)
+        made = profiles.profile_from_file(file, name)
     else:
         if not (engine_version and hardware_class and concurrency):
             raise click.UsageError(
                 "--from-command needs --engine-version, --hardware-class and --concurrency"
             )
         assert command is not None
-        made = lines.profile_from_command(
+        made = profiles.profile_from_command(
             command,
             name,
             engine_version=engine_version,
@@ -148,15 +167,18 @@ def set_profile(
 @json_option
 @click.pass_context
 def list_profiles(ctx: click.Context, line_name: str, as_json: bool) -> None:
-    """The profiles of a line; * marks the one in use."""
+    """The profiles of a line; * marks its own, + the others that it is served on."""
     registry = workspace(ctx).registry
     rows = registry.profiles(line_name)
     if as_json:
         return echo_json([asdict(r) for r in rows])
-    used = registry.head(line_name).profile_digest
+    head = registry.head(line_name)
+    used = dict.fromkeys(head.profiles, "+")
+    if head.profile_digest is not None:
+        used[head.profile_digest] = "*"
     table(
         ("", "profile", "digest", "stored"),
-        [("*" if r.digest == used else "", str(r), r.digest[:19], r.created_at[:19]) for r in rows],
+        [(used.get(r.digest, ""), str(r), r.digest[:19], r.created_at[:19]) for r in rows],
     )
     return None
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pairgate.app.workspace import Workspace
+from pairgate.cli.plain import json_plain, plain
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on stdout, for machines."
@@ -27,7 +28,7 @@ def workspace(ctx: click.Context, *, create: bool = False) -> Workspace:
 
 def echo_json(value: Any) -> None:
     """One JSON document on stdout; dataclasses are written as objects."""
-    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+    click.echo(json_plain(json.dumps(value, default=_plain, indent=2, ensure_ascii=False)))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -45,7 +46,7 @@ def printable(text: str) -> str:
 
 def note(message: str) -> None:
     """For people: stderr, so that stdout stays data."""
-    click.echo(message, err=True)
+    click.echo(plain(message), err=True)
 
 
 def is_terminal() -> bool:

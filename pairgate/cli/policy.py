@@ -1,4 +1,4 @@
-"""`policy`: check a policy file, and say in sentences what a policy asks for."""
+"""`policy`: check a policy file, say in sentences what it asks for, print the schema of them."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def explain(policy_: str, source: bool, as_json: bool) -> None:
     click.echo(f"policy {loaded.name} {loaded.digest}\n")
     for sentence in explained(loaded):
         click.echo(f"- {sentence}")
+
+
+@policy.command(epilog="Example: pairgate policy schema > policy.schema.json")
+def schema() -> None:
+    """Print the JSON Schema of policy files, for editors and for programs that write them."""
+    from pairgate.policyfile import schema_text
+
+    click.echo(schema_text(), nl=False)
 
 
 def _loaded(name: str) -> Policy:

@@ -66,3 +66,25 @@ def _plain_lines() -> Progress:
             click.echo(f"  {stage}: {done}/{total} ({took}) {note}".rstrip(), err=True)
 
     return update
+
+
+@contextmanager
+def byte_display() -> Iterator[Progress | None]:
+    """A bar of bytes on a terminal; nothing when piped."""
+    if not is_terminal():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+    from rich.progress import TransferSpeedColumn as SpeedColumn
+
+    text, left = TextColumn("{task.description}"), TimeRemainingColumn(compact=True)
+    columns = (text, BarColumn(bar_width=20), DownloadColumn(), SpeedColumn(), left)
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("storing", total=None)
+
+        def update(stage: str, done: int, total: int, note: str) -> None:
+            bars.update(task, description=stage, completed=done, total=total)
+
+        yield update

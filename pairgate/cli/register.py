@@ -1,21 +1,20 @@
-"""`register`, `pull` and `verify`: pairs into the store, and out of it."""
+"""`register` and `verify`: pairs into the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pairgate.cli.output import echo_json, is_terminal, json_option, note, workspace
+from pairgate.cli.output import echo_json, json_option, note, printable, workspace
+from pairgate.cli.progress import byte_display
+from pairgate.cli.transfer import plain_http_option
 from pairgate.domain.pair import Method, VersionRef
 from pairgate.errors import IntegrityError, InvalidInput
 
 if TYPE_CHECKING:
     from pairgate.app.register import Registered
-    from pairgate.ports import Progress
 
 
 @click.command(
@@ -23,22 +22,43 @@ if TYPE_CHECKING:
     "--draft models/draft -k 4"
 )
 @click.argument("line")
-@click.option("--target", required=True, metavar="SRC", help="A folder, or hf://org/name@revision.")
+@click.option(
+    "--target",
+    metavar="SRC",
+    help="A folder, hf://org/name@revision or s3://bucket/prefix (default: what a speculators "
+    "draft names).",
+)
 @click.option("--draft", metavar="SRC", help="The draft or head; the same kinds of source.")
+@click.option(
+    "--reference/--copy",
+    default=None,
+    help="Leave the target's weights where they are and remember their place and hash (default for "
+    "hf:// and s3://), or copy them (default for a folder).",
+)
+@click.option(
+    "--checksums",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Hashes of the target's files as sha256sum writes them; without them, and where the "
+    "holder states none, a referenced file is read once.",
+)
 @click.option(
     "--method",
     type=click.Choice([m.value for m in Method]),
     help="How tokens are proposed (default: draft_model with --draft, none without).",
 )
 @click.option(
-    "-k", "--k", "k", type=int, metavar="K", help="Draft length: tokens per round (default 4)."
+    "-k",
+    "--k",
+    "k",
+    type=int,
+    metavar="K",
+    help="Draft length: tokens per round (default: what the draft recommends, else 4).",
 )
 @click.option(
     "--draft-sampling",
     type=click.Choice(["sampled", "greedy"]),
-    default="sampled",
-    show_default=True,
-    help="Draw proposals from the draft's distribution, or take its best token.",
+    help="Draw proposals from the draft's distribution (default), or take its best token.",
 )
 @click.option(
     "--compute-dtype",
@@ -52,6 +72,24 @@ if TYPE_CHECKING:
     metavar="JSON|@FILE",
     help="A serving engine's speculative config, kept verbatim.",
 )
+@click.option(
+    "--kv-dtype-target",
+    metavar="DTYPE",
+    help="KV cache of the target, e.g. fp8 (default: the line's serving command, else auto).",
+)
+@click.option(
+    "--kv-dtype-draft",
+    metavar="DTYPE",
+    help="KV cache of the draft (default: the speculative config, the serving command, auto).",
+)
+@click.option(
+    "--from",
+    "from_",
+    metavar="OCI",
+    help="A whole pair in place of --target, --draft and the decoding settings: "
+    "oci://HOST/REPOSITORY:TAG, or oci-layout:DIR.",
+)
+@plain_http_option
 @click.option("--allow-custom-code", is_flag=True, help="Store code files; recorded for ever.")
 @click.option("--allow-pickle", is_flag=True, help="Store pickled weights; recorded for ever.")
 @json_option
@@ -59,13 +97,19 @@ if TYPE_CHECKING:
 def register(
     ctx: click.Context,
     line: str,
-    target: str,
+    target: str | None,
     draft: str | None,
+    reference: bool | None,
+    checksums: Path | None,
     method: str | None,
     k: int | None,
-    draft_sampling: str,
+    draft_sampling: str | None,
     compute_dtype: str,
     speculative_config: str | None,
+    kv_dtype_target: str | None,
+    kv_dtype_draft: str | None,
+    from_: str | None,
+    plain_http: bool | None,
     allow_custom_code: bool,
     allow_pickle: bool,
     as_json: bool,
@@ -76,7 +120,12 @@ def register(
     """
     from pairgate.app import register as app
 
-    with _byte_display() as progress:
+    if from_ is not None:
+        _print_answer(_registered_from(ctx, line, from_), as_json)
+        return
+    if target is None and draft is None:
+        raise click.UsageError("Missing option '--target' (or '--from').", ctx)
+    with byte_display() as progress:
         done = app.register(
             workspace(ctx),
             line,
@@ -87,10 +136,48 @@ def register(
             draft_sampling=draft_sampling,
             compute_dtype=compute_dtype,
             speculative_config=_text_or_file(speculative_config),
+            kv_dtype_target=kv_dtype_target,
+            kv_dtype_draft=kv_dtype_draft,
             allow_custom_code=allow_custom_code,
             allow_pickle=allow_pickle,
+            reference=reference,
+            checksums=checksums,
             progress=progress,
         )
+    _print_answer(done, as_json)
+
+
+# What the pair itself says, where it comes from --from.
+_DECIDED_BY_THE_PAIR = (
+    "target", "draft", "reference", "checksums", "method", "k", "draft_sampling", "compute_dtype",
+    "speculative_config", "kv_dtype_target", "kv_dtype_draft",
+)  # fmt: skip
+
+
+def _registered_from(ctx: click.Context, line: str, reference: str) -> Registered:
+    from click.core import ParameterSource
+
+    from pairgate.app import transfer
+    from pairgate.transport.reference import parse_reference
+
+    for name in _DECIDED_BY_THE_PAIR:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} contradicts --from: the pair there decides it", ctx
+            )
+    with byte_display() as progress:
+        return transfer.register_from(
+            workspace(ctx),
+            line,
+            parse_reference(reference),
+            allow_custom_code=ctx.params["allow_custom_code"],
+            allow_pickle=ctx.params["allow_pickle"],
+            plain_http=ctx.params["plain_http"],
+            progress=progress,
+        )
+
+
+def _print_answer(done: Registered, as_json: bool) -> None:
     for warning in done.warnings:
         note(f"warning: {warning}")
     if as_json:
@@ -103,6 +190,7 @@ def register(
                 "decoding": done.pair.decoding,
                 "flags": done.pair.flags,
                 "warnings": done.warnings,
+                "references": done.references,
             }
         )
     else:
@@ -121,28 +209,15 @@ def _print_registered(done: Registered) -> None:
             f"{a.dtype}, {size / 1e6:,.1f} MB in {len(model.files)} files"
         )
     decoding = done.pair.decoding
-    click.echo(f"method    {decoding.method}, K = {decoding.num_speculative_tokens}")
+    click.echo(
+        f"method    {decoding.method}, K = {decoding.num_speculative_tokens}, KV cache "
+        f"{decoding.kv_dtype_target} / {decoding.kv_dtype_draft}"
+    )
     if done.pair.flags:
         click.echo(f"flags     {', '.join(done.pair.flags)}")
+    for reference in done.references:
+        click.echo(f"stays at  {printable(reference.uri)} (hash: {reference.hashed_by})")
     click.echo(f"next      pairgate gate {done.version}")
-
-
-@click.command(epilog="Example: pairgate pull code-assistant@production --to served/")
-@click.argument("version", metavar="LINE@REF")
-@click.option(
-    "--to",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="A new or empty folder; gets target/, draft/ and pair.json.",
-)
-@click.pass_context
-def pull(ctx: click.Context, version: str, to: Path) -> None:
-    """Materialise a version in a folder and verify it."""
-    from pairgate.app import register as app
-
-    pulled = app.pull(workspace(ctx), VersionRef.parse(version), to)
-    click.echo(f"{pulled}  {pulled.pair_digest}  {to}")
 
 
 @click.command(epilog="Example: pairgate verify code-assistant@production")
@@ -152,14 +227,16 @@ def pull(ctx: click.Context, version: str, to: Path) -> None:
 def verify(ctx: click.Context, version: str, as_json: bool) -> None:
     """Hash the stored files of a version again.
 
+    Of files that are only referenced, size and version are compared with what was registered.
     Ends with exit code 14 when something is wrong.
     """
     from pairgate.app import register as app
 
     ws = workspace(ctx)
     found = ws.registry.version(VersionRef.parse(version))
+    found.require_files()
     pair = ws.registry.pair(found.pair_digest)
-    with _byte_display() as progress:
+    with byte_display() as progress:
         result = app.verify_pair(ws, pair, progress=progress)
     if as_json:
         echo_json(
@@ -176,8 +253,12 @@ def verify(ctx: click.Context, version: str, as_json: bool) -> None:
             hint="register the same files again: that repairs the store without a new version",
         )
     if not as_json:
-        n_files = sum(len(m.files) for m in pair.models)
-        click.echo(f"{found}  {n_files} files match their digests")
+        elsewhere = {r.digest for r in ws.blobs.referenced(pair)}
+        files = [f for m in pair.models for f in m.files]
+        n_unchanged = sum(f.sha256 in elsewhere for f in files)
+        click.echo(f"{found}  {len(files) - n_unchanged} files match their digests")
+        if n_unchanged:
+            click.echo(f"{n_unchanged} referenced files are unchanged where they are")
 
 
 def _text_or_file(value: str | None) -> str | None:
@@ -188,25 +269,3 @@ def _text_or_file(value: str | None) -> str | None:
         return Path(value[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise InvalidInput(f"--speculative-config {value}: {error}") from error
-
-
-@contextmanager
-def _byte_display() -> Iterator[Progress | None]:
-    """A bar of bytes on a terminal; nothing when piped."""
-    if not is_terminal():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-    from rich.progress import TransferSpeedColumn as SpeedColumn
-
-    text, left = TextColumn("{task.description}"), TimeRemainingColumn(compact=True)
-    columns = (text, BarColumn(bar_width=20), DownloadColumn(), SpeedColumn(), left)
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("storing", total=None)
-
-        def update(stage: str, done: int, total: int, note: str) -> None:
-            bars.update(task, description=stage, completed=done, total=total)
-
-        yield update

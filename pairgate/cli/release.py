@@ -10,8 +10,9 @@ import click
 
 from pairgate.app import release
 from pairgate.app.release import Moved
-from pairgate.cli.output import echo_json, json_option, note, workspace
+from pairgate.cli.output import echo_json, json_option, note, printable, workspace
 from pairgate.domain.pair import VersionRef
+from pairgate.domain.records import Approval
 
 _request_id = click.option(
     "--request-id",
@@ -128,6 +129,8 @@ def _say_before(plan: release.RollbackPlan) -> None:
             f"going from {plan.leaving} to {plan.back} changes the target too; to stop only the "
             f"draft: pairgate disable {plan.back.line} --reason TEXT"
         )
+    if plan.profiles_change:
+        note(f"the profiles go back too: {', '.join(plan.profiles) or 'none'}")
 
 
 @click.command(epilog="Example: pairgate disable code-assistant --reason 'draft is slow'")
@@ -205,18 +208,34 @@ def _pin(ctx: click.Context, text: str, reason: str, *, pinned: bool) -> None:
         note("it stays protected: production, previous, disabled or withdrawn")
 
 
-@click.command(epilog="Example: pairgate approve code-assistant@3 --name safety")
+@click.command(
+    epilog="Example: pairgate approve code-assistant@3 --name safety\n\n"
+    "Example: pairgate approve code-assistant@3 --name safety --evaluation 1f0c2a9be4d7"
+)
 @click.argument("version")
 @click.option("--name", required=True, metavar="WHAT", help="To what you agree, e.g. safety.")
+@click.option(
+    "--evaluation",
+    metavar="DIGEST",
+    help="The evaluation that you read, by the start of its digest (default: the one that promote "
+    "would stand on).",
+)
 @click.pass_context
-def approve(ctx: click.Context, version: str, name: str) -> None:
+def approve(ctx: click.Context, version: str, name: str, evaluation: str | None) -> None:
     """Approve the evaluation of a version.
 
-    It binds to the newest PASS: another evaluation needs another approval.
+    It binds to that evaluation: another one needs another approval.
     """
-    made = release.approve(workspace(ctx), VersionRef.parse(version), name)
-    click.echo(f"{made.actor} ({made.identity_source}) approves {made.name} of {version}")
-    click.echo(f"evaluation {made.evaluation_digest}")
+    from pairgate.app import approvals
+
+    ref = VersionRef.parse(version)
+    for made in approvals.approve(workspace(ctx), ref, name, evaluation=evaluation):
+        click.echo(f"{_approval(made)} of {made.line}@{made.version}")
+        click.echo(f"evaluation {made.evaluation_digest}")
+
+
+def _approval(made: Approval) -> str:
+    return printable(f"{made.actor} ({made.identity_source}) approves {made.name}")
 
 
 def _print_moved(moved: Moved, as_json: bool) -> None:
@@ -233,6 +252,8 @@ def _print_moved(moved: Moved, as_json: bool) -> None:
     if decision is not None and not moved.already:
         if decision.override:
             note("promoted with an override, without a PASS")
+        for approval in moved.approvals:
+            note(_approval(approval))
         if decision.kind == "promote" and decision.incumbent_digest is None:
             note("the first promotion: incumbent=none")
         for warning in decision.warnings:

@@ -10,6 +10,7 @@ from pairgate.cli.output import note, table
 
 if TYPE_CHECKING:
     from pairgate.app.slice_checks import SliceCheck, SliceSize
+    from pairgate.app.slice_plan import SlicePlan
     from pairgate.app.slices import CreatedSlice, SliceStatus
     from pairgate.traffic.leaks import LeakReport
     from pairgate.traffic.report import ImportReport
@@ -110,6 +111,33 @@ def show_size(found: SliceSize) -> None:
         table(
             ("domain", "requests", "spread", "decides from"),
             [(d.domain, d.n, f"{d.sd:.3f}", f"{d.distance:.3f}") for d in found.domains],
+        )
+
+
+def show_plan(found: SlicePlan) -> None:
+    """How many requests each domain needs, and the time of the acceptance pass over them."""
+    click.echo(
+        f"policy {found.policy} at its first attempt: one-sided alpha {found.alpha:g}, "
+        f"power {found.power:g}; means and spreads of the pilot {found.pilot[:19]}"
+    )
+    click.echo("simulated with the betting bound on the request mean, looked at every request\n")
+    table(
+        ("domain", "acceptance", "spread", "threshold", "requests"),
+        [
+            (
+                d.domain,
+                f"{d.mean:.3f}",
+                f"{d.sd:.3f}",
+                f"{d.threshold:.3f}",
+                "over 20,000" if d.n is None else d.n,
+            )
+            for d in found.domains
+        ],
+    )
+    if found.n_requests is not None and found.hours is not None:
+        click.echo(
+            f"\n{found.n_requests} requests, {found.request_s:.3f} s each in the pilot: "
+            f"{found.hours:.2f} hours of that machine for the acceptance pass"
         )
 
 

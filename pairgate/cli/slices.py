@@ -14,6 +14,7 @@ from pairgate.cli.slice_tables import (
     show_check,
     show_created,
     show_leaks,
+    show_plan,
     show_report,
     show_size,
     texts_state,
@@ -263,7 +264,11 @@ def check(
     show_check(found)
 
 
-@slice_.command("size", epilog="Example: pairgate slice size chat-may --distance 0.05")
+@slice_.command(
+    "size",
+    epilog="Example: pairgate slice size chat-may --distance 0.05\n\n"
+    "Example: pairgate slice size --pilot code-assistant@3 --policy release-policy.toml",
+)
 @click.argument("name", required=False)
 @click.option(
     "--distance",
@@ -277,6 +282,17 @@ def check(
 @click.option("--sd", type=float, help="Spread over requests (default: as seen, or 0.2).")
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="One-sided error.")
 @click.option("--power", type=float, default=0.9, show_default=True, help="Chance to decide.")
+@click.option(
+    "--pilot",
+    metavar="EVALUATION",
+    help="Sizes for a policy from what this evaluation (LINE@N or its digest) measured.",
+)
+@click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --pilot: this policy instead of the pilot's own.",
+)
 @json_option
 @click.pass_context
 def size(
@@ -286,30 +302,60 @@ def size(
     sd: float | None,
     alpha: float,
     power: float,
+    pilot: str | None,
+    policy_file: Path | None,
     as_json: bool,
 ) -> None:
-    """How many requests of a domain decide; with a slice, what its domains can decide."""
+    """How many requests of a domain decide; with a slice, what its domains can decide.
+
+    With --pilot: how many each domain needs to be decided by a policy, and the time that takes.
+    """
     from pairgate.app.slice_checks import slice_size
+
+    if pilot is not None:
+        return _planned(ctx, pilot, policy_file, power, as_json)
+    if policy_file is not None:
+        raise InvalidInput("--policy needs --pilot EVALUATION, which says how acceptance spreads")
 
     ws = workspace(ctx) if name is not None else None
     found = slice_size(ws, name, distances=distances, sd=sd, alpha=alpha, power=power)
     if as_json:
         return echo_json(asdict(found))
-    show_size(found)
+    return show_size(found)
 
 
-@slice_.command("purge", epilog="Example: pairgate slice purge chat-may")
+def _planned(
+    ctx: click.Context, pilot: str, policy_file: Path | None, power: float, as_json: bool
+) -> None:
+    from pairgate.app.slice_plan import slice_plan
+    from pairgate.policyfile import load_policy
+
+    policy = load_policy(policy_file) if policy_file else None
+    found = slice_plan(workspace(ctx), pilot, policy, power=power)
+    if as_json:
+        totals = {"n_requests": found.n_requests, "hours": found.hours}
+        return echo_json(asdict(found) | totals)
+    return show_plan(found)
+
+
+@slice_.command(
+    "purge", epilog="Example: pairgate slice purge chat-may --reason 'asked for by a customer'"
+)
 @click.argument("name", required=False)
 @click.option("--expired", is_flag=True, help="Purge every slice whose texts have expired.")
+@click.option("--reason", default="", help="Why; it stays in the history.")
 @click.pass_context
-def purge(ctx: click.Context, name: str | None, expired: bool) -> None:
-    """Delete the texts of a slice. Digest, counts and verdicts stay."""
+def purge(ctx: click.Context, name: str | None, expired: bool, reason: str) -> None:
+    """Delete the texts of a slice. Digest, counts and verdicts stay.
+
+    It is a decision in the history of every line that uses or used the slice.
+    """
     from pairgate.app.slices import purge_expired, purge_slice
 
     if (name is None) == (not expired):
         raise InvalidInput("name one slice, or give --expired")
     ws = workspace(ctx)
-    purged = (purge_slice(ws, name),) if name is not None else purge_expired(ws)
+    purged = (purge_slice(ws, name, reason=reason),) if name is not None else purge_expired(ws)
     for status in purged:
         click.echo(f"{status.row.name}  {status.row.digest}  {texts_state(status)}")
     if not purged:

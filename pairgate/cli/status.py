@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from pairgate.app.inspect import LineStatus, head_at, line_statuses, version_detail
-from pairgate.cli.output import echo_json, json_option, table, workspace
+from pairgate.cli.output import echo_json, json_option, printable, table, workspace
+from pairgate.cli.times import from_time, until_time
 from pairgate.domain.pair import VersionRef
+from pairgate.domain.release import Kind
+
+if TYPE_CHECKING:
+    from pairgate.domain.observation import Observation
 
 
 @click.command(
@@ -16,7 +22,12 @@ from pairgate.domain.pair import VersionRef
     "Example: pairgate status code-assistant --at 2026-11-30T12:00:00Z"
 )
 @click.argument("line", required=False)
-@click.option("--at", metavar="TIME", help="Where the line stood at this time (ISO 8601, UTC).")
+@click.option(
+    "--at",
+    metavar="TIME",
+    callback=until_time,
+    help="Where the line stood at this time (ISO 8601, UTC).",
+)
 @json_option
 @click.pass_context
 def status(ctx: click.Context, line: str | None, at: str | None, as_json: bool) -> None:
@@ -49,10 +60,24 @@ def _pointers(head: object) -> str:
 
 def _print_line(entry: LineStatus, *, brief: bool) -> None:
     click.echo(f"{entry.head.line}: {_pointers(entry.head)}")
+    if entry.profiles:
+        click.echo(f"  on {', '.join(entry.profiles)}")
+    if entry.serving_profiles not in ((), entry.profiles):
+        click.echo(
+            f"  ! production came with {', '.join(entry.serving_profiles)}; the line is set to "
+            "other profiles since"
+        )
     if entry.overridden:
-        click.echo("  ! production was promoted with an override, without a PASS")
+        click.echo(
+            "  ! promoted with an override, without a PASS: " + printable(entry.override_reason)
+        )
     for warning in entry.warnings:
-        click.echo(f"  ! {warning}")
+        click.echo(f"  ! {printable(warning)}")
+    if entry.observed is not None:
+        _print_observed(entry.observed)
+    for version in entry.versions:
+        if version.problem:
+            click.echo(f"  ! {entry.head.line}@{version.version}: {printable(version.problem)}")
     if entry.pending_deliveries:
         click.echo(f"  {entry.pending_deliveries} deliveries pending (pairgate outbox deliver)")
     shown = entry.versions[:5] if brief else entry.versions
@@ -78,11 +103,39 @@ def _print_line(entry: LineStatus, *, brief: bool) -> None:
     click.echo("")
 
 
+def _print_observed(seen: Observation) -> None:
+    promised = seen.promised.value
+    said = "no evidence" if promised is None else f"promised {promised:.3f}"
+    live = seen.acceptance_rate
+    found = "nothing yet" if live is None else f"{live:.3f}"
+    click.echo(f"  live acceptance {found}, {said} (accepted / proposed, {seen.at[:19]})")
+    for problem in seen.problems:
+        click.echo(f"  ! {printable(problem)}")
+
+
 @click.command(epilog="Example: pairgate history code-assistant --overrides")
 @click.argument("line")
-@click.option("--since", metavar="TIME", help="Only decisions from this time on (ISO 8601, UTC).")
-@click.option("--until", metavar="TIME", help="Only decisions up to this time (ISO 8601, UTC).")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=from_time,
+    help="Only decisions from this time on (ISO 8601, UTC).",
+)
+@click.option(
+    "--until",
+    metavar="TIME",
+    callback=until_time,
+    help="Only decisions up to this time (ISO 8601, UTC).",
+)
 @click.option("--overrides", is_flag=True, help="Only promotions without a PASS.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice([kind.value for kind in Kind]),
+    multiple=True,
+    help="Only decisions of this kind.",
+)
+@click.option("--by", "actor", metavar="NAME", help="Only decisions of this person or job.")
 @json_option
 @click.pass_context
 def history(
@@ -91,18 +144,26 @@ def history(
     since: str | None,
     until: str | None,
     overrides: bool,
+    kinds: tuple[str, ...],
+    actor: str | None,
     as_json: bool,
 ) -> None:
     """The decisions of a line."""
     ws = workspace(ctx)
     ws.registry.head(line)
     rows = ws.registry.decisions(line, since=since, until=until)
-    if overrides:
-        rows = [d for d in rows if d.override]
+    rows = [
+        d
+        for d in rows
+        if (d.override or not overrides)
+        and (not kinds or d.kind in kinds)
+        and actor in (None, d.actor)
+    ]
     if as_json:
         return echo_json([asdict(d) for d in rows])
+    labels = {r.digest: str(r) for r in ws.registry.profiles(line)}
     table(
-        ("#", "at", "decision", "production", "previous", "by", "reason"),
+        ("#", "at", "decision", "production", "previous", "profiles", "by", "reason"),
         [
             (
                 d.sequence,
@@ -110,6 +171,7 @@ def history(
                 f"{d.kind}{' (override)' if d.override else ''}",
                 d.production if d.production is not None else "none",
                 d.previous if d.previous is not None else "none",
+                ", ".join(labels.get(p, p) for p in (d.profile_digest, *d.profiles) if p),
                 f"{d.actor} ({d.identity_source})",
                 d.reason,
             )
@@ -136,6 +198,8 @@ def show(ctx: click.Context, version: str, report: bool, as_json: bool) -> None:
                 "version": asdict(detail.version),
                 "roles": detail.roles,
                 "pair": asdict(detail.pair),
+                "warnings": detail.warnings,
+                "references": [asdict(r) for r in detail.references],
                 "evaluations": [asdict(row) for row in detail.evaluations],
                 "evaluation": asdict(detail.newest.evaluation) if detail.newest else None,
                 "verdict": asdict(detail.newest.verdict) if detail.newest else None,
@@ -147,7 +211,8 @@ def show(ctx: click.Context, version: str, report: bool, as_json: bool) -> None:
     click.echo(f"  created   {detail.version.created_at[:19]} by {detail.version.created_by}")
     click.echo(
         f"  decoding  {decoding.method}, K = {decoding.num_speculative_tokens}, "
-        f"draft {decoding.draft_sampling}, compute dtype {decoding.compute_dtype}"
+        f"draft {decoding.draft_sampling}, compute dtype {decoding.compute_dtype}, KV cache "
+        f"{decoding.kv_dtype_target} / {decoding.kv_dtype_draft}"
     )
     for model in detail.pair.models:
         a = model.architecture
@@ -156,8 +221,12 @@ def show(ctx: click.Context, version: str, report: bool, as_json: bool) -> None:
             f"  {model.role:<9} {a.class_name}, {a.n_parameters / 1e6:.1f} M parameters, "
             f"{a.n_layers} layers, vocabulary {a.vocab_size}, {size / 1e6:.1f} MB"
         )
+    for reference in detail.references:
+        click.echo(f"  at        {printable(reference.uri)} (hash: {reference.hashed_by})")
     for flag in detail.pair.flags:
         click.echo(f"  ! allowed on purpose: {flag}")
+    for warning in detail.warnings:
+        click.echo(f"  ! {printable(warning)}")
     if detail.newest is None:
         return click.echo(f"  not evaluated; run: pairgate evaluate {detail.version}")
     _print_evidence(ws, detail, report)

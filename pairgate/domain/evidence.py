@@ -136,11 +136,44 @@ class ZScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LawTests:
+    """Emitted tokens against the law they should come from, teacher-forced (levels F2 and F3).
+
+    Of the outputs of `n_requests`, `n_tokens` were sampled and `n_certain` come from a law of one
+    token (temperature 0). Violations, each of which is a proof: `n_outside` tokens that the law
+    does not contain, `n_after_end` tokens after an end token, `n_recovered_below` recovered tokens
+    that the draft found more likely than the target. `n_excused` lie outside by no more than
+    rounding. `surprisal` (nats) and `draft_score` are means per sampled token that are 0 as long
+    as the law is kept; None where too little varies.
+    """
+
+    level: str
+    n_requests: int
+    n_tokens: int
+    n_certain: int
+    n_outside: int
+    n_after_end: int
+    n_recovered_below: int
+    n_excused: int
+    scores: tuple[ZScore, ...]
+    surprisal: Estimate | None
+    draft_score: Estimate | None
+    smallest_defect: str
+    wall_s: float = 0.0
+
+    @property
+    def n_violations(self) -> int:
+        return self.n_outside + self.n_after_end + self.n_recovered_below
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """What was compared and what it could have found; `level` is F1, F2 or F3 (gate.md).
+    """What was compared and what it could have found; `level` is F1, F2 or F3 (docs/fidelity.md).
 
     Of the `n_divergent` greedy requests, `n_near_tie` are excused by the target's own margin and
-    `n_unclassified` cannot be told apart, because a low-precision engine gives no margins.
+    `n_unclassified` cannot be told apart, because a low-precision engine gives no margins. `law` is
+    what teacher forcing found in the outputs with the draft (of the version, where it has none),
+    `control_law` in those of the target alone.
     """
 
     level: str
@@ -156,6 +189,9 @@ class Fidelity:
     control_scores: tuple[ZScore, ...] = ()
     smallest_defect: str = ""
     n_unclassified: int = 0
+    n_control_tokens: int = 0
+    law: LawTests | None = None
+    control_law: LawTests | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +202,79 @@ class BoundaryResult:
     arm: Arm
     ok: bool
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptancePlan:
+    """The acceptance pass as it was planned, known before anything ran.
+
+    `longest_unit_tokens` is the largest sum of max_tokens of one session, or of one request
+    without a session: what no unit's denominator can be over.
+    """
+
+    n_requests: int
+    domains: tuple[str, ...]
+    longest_unit_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStop:
+    """Why and where a replay ended before its plan.
+
+    `why` is a clause (`a FAIL was certain`). Of `n_planned` requests of the acceptance pass
+    `n_requests` ran, each in `request_s` seconds; `left_out` are the stages that were not run.
+    `undecided` says that a budget ended it, so that what is missing is evidence.
+    """
+
+    why: str
+    n_requests: int
+    n_planned: int
+    request_s: float
+    left_out: tuple[str, ...] = ()
+    undecided: bool = False
+
+    @property
+    def n_saved(self) -> int:
+        return self.n_planned - self.n_requests
+
+    @property
+    def saved_hours(self) -> float:
+        """Time per request times the requests that were not run."""
+        return self.n_saved * self.request_s / 3600.0
+
+    @property
+    def sentence(self) -> str:
+        text = f"Stopped early, because {self.why}"
+        if self.n_saved:
+            text += (
+                f": {self.n_requests} of {self.n_planned} requests of the acceptance pass were "
+                f"run, {self.n_saved} ({self.n_saved / self.n_planned:.0%}, "
+                f"{_duration(self.saved_hours)}) were not needed"
+                if not self.undecided
+                else f": {self.n_requests} of {self.n_planned} requests of the acceptance pass ran"
+            )
+        if self.left_out:
+            text += f"; not run: {', '.join(self.left_out)}"
+        return f"{text}."
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 0.1 else f"{hours:.4f} hours"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryOver:
+    """The draft of production (`draft_of`) on the new target: where its numbers come from, or why
+    there are none.
+
+    `kind`: measured, stored (evidence of `name` was reused), self (it is the version that was
+    evaluated), none. `reason` says why there is nothing to compare with.
+    """
+
+    kind: str
+    draft_of: str = ""
+    name: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +289,9 @@ class Measurements:
     fidelity: Fidelity | None = None
     boundary: tuple[BoundaryResult, ...] = ()
     break_even: tuple[tuple[int, float], ...] = ()
+    plan: AcceptancePlan | None = None
+    early_stop: EarlyStop | None = None
+    carry_over: CarryOver | None = None
 
     def find(self, name: str, scope: Scope = OVERALL, arm: Arm = Arm.SPEC) -> Estimate | Missing:
         """The metric's value, or a `Missing` that names what was asked for."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pairgate.domain.profile import ServingProfile
-from pairgate.domain.records import UNVERIFIED_TAG, Approval, EvidenceRow, Verification
-from pairgate.domain.release import Actor
-from pairgate.errors import EvidenceMissing, EvidenceStale, Refused
+from pairgate.domain.records import EvidenceRow, Verification
+from pairgate.errors import EvidenceMissing, EvidenceStale
 
+# How far the clocks of two machines may be apart before what one dated is not believed.
+_CLOCKS_APART = timedelta(hours=1)
 _MAJOR_MINOR = re.compile(r"\D*(\d+)\.(\d+)")
 
 
@@ -26,11 +27,13 @@ class ReleaseRules:
     approvals_required: int = 0
     approvals_distinct: bool = True
     approvals_count_tags: bool = False
+    approvals_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a PASS must be bound to: this pair, on the line as it stands."""
+    """What a PASS must be bound to: this pair, on the line as it stands. Evidence for a profile
+    beside the line's own is only what was made on a profile of that name."""
 
     label: str
     pair_digest: str
@@ -38,6 +41,16 @@ class Wanted:
     slice_digest: str
     profile: ServingProfile
     incumbent_digest: str | None
+    is_own_profile: bool = True
+
+    @property
+    def what(self) -> str:
+        return self.label if self.is_own_profile else f"{self.label} on {self.profile.name}"
+
+    @property
+    def command(self) -> str:
+        option = "" if self.is_own_profile else f" --profile {self.profile.name}"
+        return f"pairgate evaluate {self.label}{option}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +76,17 @@ def fresh_pass(
     `EvidenceMissing` when there is no PASS or a later FAIL contradicts it, `EvidenceStale` naming
     each part that no longer holds.
     """
-    again = f"run: pairgate evaluate {wanted.label}"
+    again = f"run: {wanted.command}"
     mine = sorted(
-        (r for r in rows if r.pair_digest == wanted.pair_digest), key=lambda r: r.created_at
+        (r for r in rows if _speaks_of(r, wanted, profile_of)), key=lambda r: r.created_at
     )
     if not mine:
-        raise EvidenceMissing(f"{wanted.label} has not been evaluated", hint=again)
+        raise EvidenceMissing(f"{wanted.what} has not been evaluated", hint=again)
     passes = [r for r in mine if r.outcome == "PASS"]
     if not passes:
         newest = mine[-1]
         raise EvidenceMissing(
-            f"{wanted.label} has no PASS; its newest evaluation (attempt {newest.attempt}, "
+            f"{wanted.what} has no PASS; its newest evaluation (attempt {newest.attempt}, "
             f"{newest.created_at[:19]}) says {newest.outcome}",
             hint=f"see why with: pairgate show {wanted.label} --report",
         )
@@ -86,18 +99,26 @@ def fresh_pass(
     reasons = stale(best)
     if reasons:
         raise EvidenceStale(
-            f"the PASS of {wanted.label} of {best.created_at[:19]} no longer holds: "
+            f"the PASS of {wanted.what} of {best.created_at[:19]} no longer holds: "
             + "; ".join(reasons),
             hint=again,
         )
     for later in mine:
         if later.outcome == "FAIL" and later.created_at > best.created_at and not stale(later):
             raise EvidenceMissing(
-                f"{wanted.label} passed in attempt {best.attempt}, but failed later in attempt "
+                f"{wanted.what} passed in attempt {best.attempt}, but failed later in attempt "
                 f"{later.attempt} ({later.created_at[:19]})",
                 hint=f"see why with: pairgate show {wanted.label} --report",
             )
     return Fresh(row=best, warnings=_warnings(best, wanted))
+
+
+def _speaks_of(
+    row: EvidenceRow, wanted: Wanted, profile_of: Callable[[str], ServingProfile]
+) -> bool:
+    if row.pair_digest != wanted.pair_digest:
+        return False
+    return wanted.is_own_profile or profile_of(row.profile_digest).name == wanted.profile.name
 
 
 def stale_parts(
@@ -126,6 +147,8 @@ def stale_parts(
         parts.append(
             f"it is {age.total_seconds() / 86400:.1f} days old, over {rules.max_age_days:g} days"
         )
+    if age < -_CLOCKS_APART:
+        parts.append(f"it is dated {row.measured_at[:19]}, which is yet to come: a clock is wrong")
     return parts
 
 
@@ -138,31 +161,11 @@ def check_verified(found: Verification, rules: ReleaseRules, *, label: str, at: 
             f"over {rules.verify_max_age_days:g} days",
             hint=f"run: pairgate verify {label}",
         )
-
-
-def approved(
-    approvals: Iterable[Approval], rules: ReleaseRules, promoter: Actor, *, label: str
-) -> None:
-    """Raises `Refused` unless enough people agreed to this evaluation.
-
-    With `distinct` they differ from the promoter and from each other, and a tag without an
-    author counts for nobody.
-    """
-    if rules.approvals_required == 0:
-        return
-    counted = set()
-    for approval in approvals:
-        is_tag = approval.identity_source == UNVERIFIED_TAG
-        if is_tag and (rules.approvals_distinct or not rules.approvals_count_tags):
-            continue
-        if rules.approvals_distinct and approval.actor == promoter.name:
-            continue
-        counted.add(approval.actor if rules.approvals_distinct else (approval.actor, approval.name))
-    if len(counted) < rules.approvals_required:
-        others = " by others than the promoter" if rules.approvals_distinct else ""
-        raise Refused(
-            f"{label} has {len(counted)} of {rules.approvals_required} approvals{others}",
-            hint=f"somebody who agrees runs: pairgate approve {label} --name WHAT",
+    if age < -_CLOCKS_APART:
+        raise EvidenceStale(
+            f"the hashing of the files of {label} is dated {found.at[:19]}, which is yet to come: "
+            "a clock is wrong, or the record was changed by hand",
+            hint=f"set the clock, then run: pairgate verify {label}",
         )
 
 

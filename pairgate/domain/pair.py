@@ -8,13 +8,14 @@ manifest is the digest of the pair, so standard registries and tools name it the
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+import unicodedata
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
 from pairgate.domain.canonical import canonical_json, is_digest, sha256_digest
-from pairgate.errors import InvalidInput, require
+from pairgate.errors import InvalidInput, Refused, require
 
 ARTIFACT_TYPE = "application/vnd.pairgate.pair.v1"
 CONFIG_MEDIA_TYPE = "application/vnd.pairgate.pair.config.v1+json"
@@ -24,7 +25,10 @@ WEIGHTS_MEDIA_TYPE = "application/vnd.cncf.model.weight.v1.raw"
 MODEL_CONFIG_MEDIA_TYPE = "application/vnd.cncf.model.weight.config.v1.raw"
 TITLE = "org.opencontainers.image.title"
 
+# Unicode categories of characters that are not shown: controls, formats, surrogates, separators.
+_UNSEEN = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))
 _LINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
+_ROLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}\Z")
 
 
 class Method(StrEnum):
@@ -90,6 +94,8 @@ class ModelRef:
     flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # It is a folder's name where a pair is written out, beside pair.json.
+        require(_ROLE.match(self.role), f"{self.role!r} is not a model's role")
         require(self.files, f"the {self.role} has no files")
         paths = [f.path for f in self.files]
         folded = {p.casefold() for p in paths}
@@ -155,6 +161,8 @@ class Pair:
             require(self.draft is None, f"method {method} takes no draft")
         if self.draft is not None:
             require(self.draft.role == "draft", f"the draft's role is {self.draft.role!r}")
+        roles = [model.role for model in self.models]
+        require(len(set(roles)) == len(roles), f"two models have one role: {', '.join(roles)}")
 
     @property
     def models(self) -> tuple[ModelRef, ...]:
@@ -218,9 +226,20 @@ class PairVersion:
     state: str
     created_at: str
     created_by: str
+    # When gc deleted the files that only this version needed, and when the same files came back.
+    collected_at: str | None = None
+    renewed_at: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.line}@{self.number}"
+
+    def require_files(self) -> None:
+        """Raises `Refused` when gc collected this version."""
+        if self.collected_at is not None:
+            raise Refused(
+                f"{self} was collected by gc on {self.collected_at[:10]}: its files are gone",
+                hint="register the same files again: that restores it under the same number",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,14 +276,15 @@ def check_line_name(name: str) -> str:
 
 
 def check_relative_path(path: str) -> str:
-    """Refuse every path that could leave the folder it belongs to, on any operating system."""
+    """Refuse every path that could leave the folder it belongs to, on any operating system, or
+    that a reader would take for another one."""
     parts = PurePosixPath(path).parts
     bad = (
         not path
         or path.startswith("/")
         or any(c in path for c in ("\\", "\0", ":"))
-        or any(ord(c) < 32 for c in path)
-        or ".." in parts
+        or any(unicodedata.category(c) in _UNSEEN for c in path)
+        or any(part[-1] in ". " or len(part.encode()) > 255 for part in parts)
         or "/".join(parts) != path
     )
     require(not bad, f"{path!r} is not a plain relative path inside the model's folder")

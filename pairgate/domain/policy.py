@@ -31,7 +31,8 @@ class Rate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRule:
-    """(a) `rate` overall and in every gated domain; `other` domains are only shown.
+    """(a) `rate` overall and in every gated domain; `other` domains are only shown, `domains` have
+    thresholds of their own.
 
     `advise_threshold` is a second number that is judged and shown but never decides."""
 
@@ -41,6 +42,16 @@ class AcceptanceRule:
     threshold: float | str = BREAK_EVEN
     advise_threshold: float | None = 0.6
     other: tuple[str, ...] = ()
+    domains: tuple[tuple[str, float | str], ...] = ()
+
+    def threshold_in(self, domain: str | None) -> float | str:
+        """The threshold of a domain, or overall (None)."""
+        return self.threshold if domain is None else dict(self.domains).get(domain, self.threshold)
+
+    @property
+    def needs_break_even(self) -> bool:
+        thresholds = (self.threshold, *(threshold for _, threshold in self.domains))
+        return any(isinstance(t, str) for t in thresholds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +86,23 @@ class FallbackRateRule:
 class SpeedupRule:
     """(e) output tokens per second with / without draft, lower bound, at each concurrency.
 
-    `concurrencies` None means all that the profile names; `advise_at` are measured and shown."""
+    `concurrencies` None means all that the profile names; `advise_at` are measured and shown, `at`
+    are ratios of their own for single concurrencies."""
 
     name: ClassVar[str] = "speedup"
     mode: Mode = Mode.GATE
     min_ratio: float = 1.0
     concurrencies: tuple[int, ...] | None = None
     advise_at: tuple[int, ...] = ()
+    at: tuple[tuple[int, float], ...] = ()
+
+    def ratio_at(self, concurrency: int) -> float:
+        return dict(self.at).get(concurrency, self.min_ratio)
+
+    def gated(self, profile: tuple[int, ...]) -> tuple[int, ...]:
+        """The concurrencies that decide, of a profile's."""
+        named = self.concurrencies or profile
+        return tuple(c for c in named if c not in self.advise_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +119,21 @@ class MemoryRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FidelityRule:
-    """(g) the output is the target's own; `min_level` is F1, F2 or F3."""
+    """(g) the output is the target's own, tested at `min_level` (F1, F2, F3) at least.
+
+    `level` is tested where engine and method allow it, also where it is not demanded."""
 
     name: ClassVar[str] = "fidelity"
     mode: Mode = Mode.GATE
     min_level: str = "F1"
     max_abs_z: float = 3.48
     min_tokens: int = 1000
+    level: str = "F1"
+
+    @property
+    def wanted(self) -> str:
+        """The level that an evaluation tries to reach."""
+        return max(self.level, self.min_level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +175,7 @@ Rule = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackSettings:
-    """When a request leaves speculation (gate.md, Fallback rule).
+    """When a request leaves speculation (docs/policy.md).
 
     Over the last `window` tested tokens, at least `minimum` of them: fall back when the upper
     Wilson bound at `z` lies under `floor`. `reprobe` lets it return after doubling gaps."""
@@ -174,10 +203,11 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalSettings:
-    """How many people must approve. `distinct`: none of them is the promoter; `count_tags`: a tag
-    set in MLflow, which has no author, counts."""
+    """How many people must approve, and to which `names`. `distinct`: none of them is the promoter,
+    nor another one; `count_tags`: a tag set in MLflow, which has no author, counts."""
 
     required: int = 0
+    names: tuple[str, ...] = ()
     distinct: bool = True
     count_tags: bool = False
 
@@ -225,4 +255,12 @@ class Policy:
         document["rules"] = {r.name: asdict(r) for r in self.gates}
         for rule in document["rules"].values():
             rule.pop("advise_threshold", None)
+            for own in ("domains", "at"):  # none of its own is no difference
+                if not rule.get(own):
+                    rule.pop(own, None)
+        fidelity = document["rules"].get(FidelityRule.name)
+        if fidelity is not None and fidelity["level"] == FidelityRule().level:
+            fidelity.pop("level")  # wanting no more than the default is no difference
+        if not self.approvals.names:
+            document["approvals"].pop("names")
         return digest_of(document)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass, fields
 
-from pairgate.domain.canonical import digest_of
+from pairgate.domain.canonical import canonical_json, sha256_digest
 from pairgate.errors import require
+
+# Younger than the first stored profiles: left out of the document where they are not set, so that
+# the digest of those profiles is what it was.
+_LATER_FIELDS = ("max_num_seqs", "speculative_config", "environment")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +21,9 @@ class ServingProfile:
     `hardware_class` is accelerator name × count, or CPU architecture + instruction level
     (`x86_64-avx512`). `concurrencies` are those that matter to the user, ascending.
     `max_model_len` (tokens, prompt + output) None means: longest prompt + longest output + K + 1.
+    `arguments` are the serving command's own, but for the model and the speculative config: the
+    pair decides those. `speculative_config` is what the command said, verbatim; it must agree with
+    the pair's. `environment` holds `NAME=VALUE`.
     """
 
     name: str
@@ -29,6 +38,9 @@ class ServingProfile:
     kv_cache_dtype: str = "auto"
     prefix_caching: bool = False
     max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    speculative_config: str | None = None
+    environment: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.concurrencies, f"profile {self.name}: no concurrency is named")
@@ -38,6 +50,24 @@ class ServingProfile:
         )
         object.__setattr__(self, "concurrencies", tuple(sorted(set(self.concurrencies))))
 
+    def document(self) -> bytes:
+        """Canonical JSON; what it is stored as and digested by."""
+        values = asdict(self)
+        for field in fields(self):
+            if field.name in _LATER_FIELDS and values[field.name] == field.default:
+                del values[field.name]
+        return canonical_json(values)
+
     @property
     def digest(self) -> str:
-        return digest_of(self)
+        return sha256_digest(self.document())
+
+
+def check_profile_name(name: str) -> str:
+    """The name itself; raises `InvalidInput` unless it is fit for commands and `NAME@N`."""
+    require(
+        _NAME.match(name),
+        f"{name!r} is not a profile name",
+        hint="use letters, digits, dot, dash and underscore, e.g. h100-tp8",
+    )
+    return name

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pairgate.domain.evidence import BoundaryResult, EngineInfo, MemoryUse
+from pairgate.domain.evidence import (
+    AcceptancePlan,
+    BoundaryResult,
+    CarryOver,
+    EarlyStop,
+    EngineInfo,
+    LawTests,
+    MemoryUse,
+)
 from pairgate.domain.policy import FallbackSettings
 from pairgate.domain.trace import TraceBatch
 from pairgate.errors import require
@@ -21,7 +29,9 @@ class ReplayPlan:
     none. `max_model_len` is prompt + output in tokens, None means: the longest prompt + the
     longest output + K + 1. Fallback acts in the speed pass only. Speed blocks are looked at
     after `min_blocks`, 2 × `min_blocks`, … and end at `max_blocks`. `acceptance_block` requests
-    make one stored block, which is what a killed replay loses at most.
+    make one stored block, which is what a killed replay loses at most. At the concurrencies of
+    `screen` the first speed blocks run before the acceptance pass. `budget_s` ends the replay at
+    the end of a block.
     """
 
     seed: int
@@ -41,6 +51,8 @@ class ReplayPlan:
     memory: bool = True
     memory_budget_bytes: int | None = None
     watchdog_s: float = 300.0
+    screen: tuple[int, ...] = ()
+    budget_s: float | None = None
 
     def __post_init__(self) -> None:
         for c in (self.acceptance_concurrency, *self.speed_concurrencies):
@@ -70,8 +82,11 @@ class Recorded:
     acceptance. `speed`: one batch per block, arm and concurrency; both arms of a block hold the
     same requests and share its `block` number. `control`: the target alone twice on the same
     requests, an even and an odd `block` per pair of runs with different keys. `incumbent`: the
-    acceptance pass of the production pair. `early_stop` says what was left out, or ""; `notes` what
-    could not be measured and why.
+    acceptance pass of the production pair. `carry_over`, `carry_over_speed`: production's draft on
+    the new target, its blocks in both arms, and `carry_over_note` where they come from. `law` and
+    `control_law`: the acceptance pass and the target alone, teacher-forced. `planned`
+    is the acceptance pass in full, `early_stop` how it ended before; `notes` say what could not be
+    measured and why. The rows of an acceptance pass stand in the order of submission.
     """
 
     boundary: tuple[BoundaryResult, ...]
@@ -82,5 +97,16 @@ class Recorded:
     max_model_len: int
     incumbent: TraceBatch | None = None
     memory: tuple[MemoryUse, ...] = ()
-    early_stop: str = ""
+    early_stop: EarlyStop | None = None
+    planned: AcceptancePlan | None = None
+    carry_over: TraceBatch | None = None
+    carry_over_speed: tuple[TraceBatch, ...] = ()
+    carry_over_note: CarryOver | None = None
+    law: LawTests | None = None
+    control_law: LawTests | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the acceptance pass is a prefix of what was planned."""
+        return self.early_stop is not None and self.early_stop.n_saved > 0

@@ -73,6 +73,22 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Where content lies that was not copied, and how its holder names this state of it.
+
+    `version_id` is a S3 VersionId or ETag, a commit, or a local file's times; `hashed_by` says
+    how the digest is known, e.g. `read once` or `ChecksumSHA256 of S3`.
+    """
+
+    digest: str
+    uri: str
+    size: int
+    version_id: str
+    hashed_by: str
+    recorded_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
     """One person's yes to one evaluation; `name` says to what (e.g. `safety`)."""
 
@@ -86,14 +102,39 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What one target has of one message.
+
+    `waiting` is tried again from `next_try_at` on ('' is at once), `held` when a person says so;
+    `done` and `dropped` never again.
+    """
+
+    target: str
+    state: str = "waiting"
+    n_tries: int = 0
+    last_error: str = ""
+    next_try_at: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("done", "dropped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMessage:
-    """What waits for the outside world. `payload` is JSON text, `done` the targets that have it."""
+    """What waits for the outside world. `payload` is JSON text; `deliveries` are those that were
+    tried, by target."""
 
     id: int
     line: str
     kind: str
     payload: str
     created_at: str
-    done: frozenset[str]
-    n_tries: int
-    last_error: str
+    deliveries: tuple[Delivery, ...] = ()
+
+    def delivery(self, target: str) -> Delivery:
+        """How it stands with this target; one that never tried is waiting."""
+        for found in self.deliveries:
+            if found.target == target:
+                return found
+        return Delivery(target=target)

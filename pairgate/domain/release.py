@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from pairgate.domain.canonical import canonical_json, sha256_digest
+from pairgate.domain.text import check_name
 from pairgate.errors import IntegrityError
 
 
@@ -18,6 +19,8 @@ class Kind(StrEnum):
     ENABLE = "enable"
     PIN = "pin"
     UNPIN = "unpin"
+    PURGE = "purge"  # the texts of a slice that the line uses or used were deleted
+    DROP = "drop"  # a message of the outbox is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +30,18 @@ class Actor:
     name: str
     source: str
 
+    def __post_init__(self) -> None:
+        check_name("the acting identity", self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One row of the log, written once. `production` and `previous` are the versions after it.
 
-    `identity_source` says how the actor is known (os-user, ci-oidc, database-role). `warnings`
-    keeps what could not be checked at the time. `hash` chains over the previous decision's hash.
+    `identity_source` says how the actor is known (os-user, ci-oidc, database-role).
+    `profile_digest` is the line's own profile, `profiles` the digests of the others that the line
+    is served on. `warnings` keeps what could not be checked at the time. `hash` chains over the
+    previous decision's hash.
     """
 
     line: str
@@ -51,6 +59,7 @@ class Decision:
     policy_digest: str | None = None
     slice_digest: str | None = None
     profile_digest: str | None = None
+    profiles: tuple[str, ...] = ()
     override: bool = False
     reinstate: bool = False
     request_id: str | None = None
@@ -66,6 +75,8 @@ class Decision:
     def computed_hash(self) -> str:
         document = asdict(self)
         document.pop("hash")
+        if not self.profiles:  # younger than the first decisions, whose hashes must not change
+            document.pop("profiles")
         return sha256_digest(self.previous_hash.encode() + b"\n" + canonical_json(document))
 
 
@@ -81,6 +92,7 @@ class Head:
     policy_digest: str | None = None
     slice_digest: str | None = None
     profile_digest: str | None = None
+    profiles: tuple[str, ...] = ()
     withdrawn: frozenset[int] = frozenset()
     pinned: frozenset[int] = frozenset()
     been_production: frozenset[int] = frozenset()
@@ -107,6 +119,7 @@ def advance(head: Head, decision: Decision) -> Head:
         policy_digest=decision.policy_digest,
         slice_digest=decision.slice_digest,
         profile_digest=decision.profile_digest,
+        profiles=decision.profiles,
         hash=decision.hash,
     )
     version = decision.version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from pairgate.domain.freshness import ReleaseRules
@@ -9,6 +10,7 @@ from pairgate.domain.pair import PairVersion
 from pairgate.domain.profile import ServingProfile
 from pairgate.domain.records import Approval, EvidenceRow
 from pairgate.domain.release import Actor, Decision, Head, Kind, advance
+from pairgate.domain.text import check_name, check_text
 from pairgate.errors import NotFound
 
 MOVES = (Kind.PROMOTE, Kind.ROLLBACK, Kind.DISABLE, Kind.ENABLE)
@@ -24,13 +26,19 @@ class Ask:
     request_id: str | None = None
     warnings: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_text("the reason", self.reason)
+        if self.request_id is not None:
+            check_name("the request id", self.request_id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What served for a while: a version under a profile, and the evidence it came with."""
+    """What served for a while: a version under its profiles, and the evidence it came with."""
 
     version: int | None
     profile_digest: str | None
+    profiles: tuple[str, ...]
     evaluation_digest: str | None
 
 
@@ -66,6 +74,14 @@ class Situation:
                 return profile
         raise NotFound(f"line {self.head.line} has no profile {digest}")
 
+    def profile_labels(self, digests: tuple[str | None, ...]) -> tuple[str, ...]:
+        """`NAME@N` of each; the profiles of a name are kept in the order of their numbers."""
+        labels, counts = {}, Counter[str]()
+        for profile in self.profiles:
+            counts[profile.name] += 1
+            labels[profile.digest] = f"{profile.name}@{counts[profile.name]}"
+        return tuple(labels.get(d, d) for d in digests if d is not None)
+
     def name(self, pair_digest: str | None) -> str:
         """`code@3 (sha256:…)`, or `nothing`."""
         if pair_digest is None:
@@ -84,6 +100,7 @@ class Situation:
             Placement(
                 version=d.production,
                 profile_digest=d.profile_digest,
+                profiles=d.profiles,
                 evaluation_digest=d.evaluation_digest,
             )
             for d in self.decisions
@@ -91,10 +108,17 @@ class Situation:
         )
 
     @property
-    def serving_profile(self) -> str | None:
-        """Digest of the profile that production came with; `line set` may have moved on since."""
+    def other_profiles(self) -> tuple[str, ...]:
+        """Digests of the profiles beside the line's own that need a PASS, in canonical order."""
+        return tuple(sorted(p.digest for p in self.wanted_profiles[1:]))
+
+    @property
+    def serves_as_set(self) -> bool:
+        """Whether production came with the profiles that the line has now; `line set` or the
+        policy may have moved on since."""
         placed = self.placements
-        return placed[-1].profile_digest if placed else None
+        wanted = (self.head.profile_digest, self.other_profiles)
+        return bool(placed) and (placed[-1].profile_digest, placed[-1].profiles) == wanted
 
     def last_placement(self, version: int) -> Placement:
         """How a version served last, other than exactly as now: it may go back to a profile."""

@@ -50,6 +50,7 @@ class RoundState(IntEnum):
     FALLEN_BACK = 1  # the request had left speculation
     SKIPPED = 2  # drafting was impossible, e.g. beyond the draft's context
     TARGET_ONLY = 3  # the arm has no draft
+    UNCOUNTED = 4  # the server said nothing about its drafting; one token each, never judged
 
 
 class Finish(IntEnum):
@@ -77,6 +78,7 @@ class RequestTrace:
     the emitted ids. `overlap` (float32, [sum of proposed over DRAFTED rounds]) is the sum of
     min(p, q) at each proposed position, in order, or empty where the engine does not give it;
     `margin` (float32, [completion_tokens]) the target's top-2 logit gap, or empty.
+    `cached_tokens` of the prompt came out of the engine's prefix cache; −1 where it does not say.
     """
 
     index: int
@@ -92,6 +94,7 @@ class RequestTrace:
     error: str = ""
     fell_back_at: int = -1
     n_returns: int = 0
+    cached_tokens: int = -1
     proposed: NDArray[np.int16] = field(default_factory=_ints)
     accepted: NDArray[np.int16] = field(default_factory=_ints)
     emitted: NDArray[np.int16] = field(default_factory=_ints)
@@ -121,6 +124,7 @@ REQUEST_COLUMNS: dict[str, Any] = {
     "error": np.str_,
     "fell_back_at": np.int32,
     "n_returns": np.int32,
+    "cached_tokens": np.int32,
 }
 ROUND_COLUMNS: dict[str, Any] = {
     "proposed": np.int16,
@@ -162,6 +166,7 @@ class TraceBatch:
     error: NDArray[np.str_]
     fell_back_at: NDArray[np.int32]
     n_returns: NDArray[np.int32]
+    cached_tokens: NDArray[np.int32]
     round_offsets: NDArray[np.int64]
     proposed: NDArray[np.int16]
     accepted: NDArray[np.int16]
@@ -230,9 +235,11 @@ class TraceBatch:
         block: int,
         wall_s: float,
         definition: str,
+        order: Sequence[int] | None = None,
     ) -> TraceBatch:
-        """Columns from rows, in the order of their `index`."""
-        ordered = sorted(rows, key=lambda r: r.index)
+        """Columns from rows, in the order of their `index`, or in that of the indices `order`."""
+        place = None if order is None else {index: i for i, index in enumerate(order)}
+        ordered = sorted(rows, key=lambda r: r.index if place is None else place.get(r.index, -1))
         columns: dict[str, Any] = {}
         for name, dtype in REQUEST_COLUMNS.items():
             columns[name] = np.array([getattr(r, name) for r in ordered], dtype=dtype)

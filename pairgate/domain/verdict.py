@@ -51,7 +51,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What `judge` says of one evaluation under one policy."""
+    """What `judge` says of one evaluation under one policy.
+
+    `comparison` sets the version beside its target alone and beside production's draft on the same
+    target, where the target is a new one; `early_stop` says how a replay ended before its plan.
+    """
 
     outcome: Outcome
     checks: tuple[Check, ...]
@@ -59,6 +63,7 @@ class Verdict:
     recommendation: str = ""
     warnings: tuple[str, ...] = ()
     early_stop: str = ""
+    comparison: str = ""
 
     @property
     def blocking(self) -> tuple[Check, ...]:

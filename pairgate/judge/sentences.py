@@ -64,7 +64,7 @@ def check(question: Question, observed: Estimate | Missing) -> Check:
             Outcome.INCONCLUSIVE,
             f"{question.subject} was not measured: {observed.reason}",
             observed,
-            max(question.min_n - observed.n, 1) if question.min_n > 1 else None,
+            question.min_n - observed.n if observed.n < question.min_n > 1 else None,
         )
     if observed.n < question.min_n:
         return answer(

@@ -6,6 +6,7 @@ Names (arm `spec` and scope overall unless said; docs/measures.md explains each)
                                                 concurrency; .pooled also token (output position);
                                                 arms incumbent, carry-over: overall
     token_acceptance.position                   position (1 … K)
+    token_acceptance.overlap                    overall, domain, temperature: from Σ min(p, q)
     acceptance_rate.request_mean / .pooled      overall, domain
     acceptance_length.request_mean / .pooled    overall, domain; arm incumbent: overall
     <rate>.request_mean.corrected / .pooled.corrected
@@ -50,6 +51,7 @@ from pairgate.measure.fallback import fallback_metrics
 from pairgate.measure.gated import gated_metrics
 from pairgate.measure.incumbent import carry_over_metrics, incumbent_metrics
 from pairgate.measure.looks import speed_alpha, speed_looks
+from pairgate.measure.overlap import overlap_metrics
 from pairgate.measure.paired import paired_differences
 from pairgate.measure.shares import below_floor
 from pairgate.measure.speed import (
@@ -105,6 +107,7 @@ def measure(
     break_even = break_even_points(metrics)
     metrics += fallback_metrics(acceptance, totals, policy.fallback, break_even, sampling)
     metrics += cache_metrics(speed, sampling)
+    metrics += overlap_metrics(acceptance, totals, sampling, domains=domains)
     return Measurements(
         definition=recorded.acceptance.definition,
         metrics=tuple(metrics),

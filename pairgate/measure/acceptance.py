@@ -220,16 +220,22 @@ def domain_parts(totals: RequestTotals, domains: Sequence[str]) -> tuple[Part, .
     )
 
 
+def temperature_parts(totals: RequestTotals) -> Iterator[Part]:
+    """One part per temperature bucket that has a request."""
+    bucket = np.searchsorted(TEMPERATURE_EDGES, totals.temperature, side="left")
+    return _buckets("temperature", TEMPERATURE_LABELS, bucket)
+
+
+def _buckets(kind: str, labels: Sequence[str], bucket: NDArray[np.intp]) -> Iterator[Part]:
+    for i, label in enumerate(labels):
+        if (bucket == i).any():
+            yield Part(scope=Scope(kind=kind, key=label), mask=bucket == i)
+
+
 def _other_parts(batch: TraceBatch, totals: RequestTotals) -> Iterator[Part]:
-    temperature = np.searchsorted(TEMPERATURE_EDGES, totals.temperature, side="left")
+    yield from temperature_parts(totals)
     length = np.searchsorted(LENGTH_EDGES, totals.prompt_tokens, side="left")
-    for kind, labels, bucket in (
-        ("temperature", TEMPERATURE_LABELS, temperature),
-        ("prompt_length", LENGTH_LABELS, length),
-    ):
-        for i, label in enumerate(labels):
-            if (bucket == i).any():
-                yield Part(scope=Scope(kind=kind, key=label), mask=bucket == i)
+    yield from _buckets("prompt_length", LENGTH_LABELS, length)
     yield Part(
         scope=Scope(kind="concurrency", key=str(batch.concurrency)), mask=np.ones(len(totals), bool)
     )

@@ -20,6 +20,7 @@ from pairgate.domain.policy import Policy
 from pairgate.errors import MissingExtra, NotFound, PolicyError
 from pairgate.policyfile.explain import explained
 from pairgate.policyfile.reading import RULE_TYPES, Source
+from pairgate.policyfile.schema import schema_text
 
 __all__ = [
     "PRESETS",
@@ -31,6 +32,7 @@ __all__ = [
     "policy_from_document",
     "preset",
     "preset_text",
+    "schema_text",
 ]
 
 PRESETS = ("default", "strict", "exploratory")

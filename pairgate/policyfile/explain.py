@@ -91,8 +91,10 @@ def _rule(rule: Rule) -> str:
                 budget = f"{rule.budget_bytes / 2**30:.2f} GiB"
             return f"peak memory and the analytic bound fit {budget} less {rule.margin:.0%}"
         case FidelityRule():
+            higher = f" ({rule.level} where engine and method allow it)"
             return (
-                f"the output is the target's own at level {rule.min_level}: no real greedy "
+                f"the output is the target's own at level {rule.min_level}"
+                f"{higher if rule.wanted > rule.min_level else ''}: no real greedy "
                 f"divergence, |z| up to {rule.max_abs_z:g}, from {rule.min_tokens} tokens on"
             )
         case LatencyRule():

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     Strict,
     ValidationError,
+    WithJsonSchema,
     create_model,
 )
 
@@ -29,12 +30,12 @@ from pairgate.errors import PolicyError
 from pairgate.policyfile.lines import line_of
 
 RULE_TYPES: dict[str, type[Rule]] = {rule.name: rule for rule in get_args(Rule)}
-_TABLES: dict[str, type] = {
+TABLES: dict[str, type] = {
     "replay": ReplaySettings,
     "fallback": FallbackSettings,
     "approvals": ApprovalSettings,
 }
-_SETTINGS = tuple(f.name for f in fields(Policy) if f.name not in ("rules", *_TABLES))
+SETTINGS = tuple(f.name for f in fields(Policy) if f.name not in ("rules", *TABLES))
 
 _Share = Annotated[float, Strict(), Field(ge=0.0, le=1.0)]
 _Ratio = Annotated[float, Strict(), Field(gt=0.0)]
@@ -47,6 +48,16 @@ _Concurrency = Annotated[int, Field(ge=1)]  # keys of a table are text
 def _pairs(value: Any) -> Any:
     """A table as sorted pairs; stored policies hold the pairs themselves."""
     return sorted(value.items()) if isinstance(value, dict) else value
+
+
+_A_RATE = {"type": "number", "exclusiveMinimum": 0.0, "maximum": 64.0}
+
+
+def _table_of(value: dict[str, Any], keys: str = "") -> dict[str, Any]:
+    """JSON Schema of a table with free keys, which the dataclass holds as pairs."""
+    if not keys:
+        return {"type": "object", "additionalProperties": value}
+    return {"type": "object", "patternProperties": {keys: value}, "additionalProperties": False}
 
 
 # Narrower types than the dataclass says, by field name; the others follow the annotation.
@@ -66,6 +77,7 @@ _NARROW: dict[str, Any] = {
     "max_age_days": _Ratio,
     "verify_max_age_days": _Ratio,
     "min_level": Literal["F1", "F2", "F3"],
+    "level": Literal["F1", "F2", "F3"],
     "min_tokens": _Count,
     "warmup_requests": _Count,
     "required": _Count,
@@ -88,8 +100,15 @@ _NARROW: dict[str, Any] = {
             ...,
         ],
         BeforeValidator(_pairs),
+        WithJsonSchema(_table_of({"anyOf": [_A_RATE, {"const": "break-even"}]})),
     ],
-    "at": Annotated[tuple[tuple[_Concurrency, _Ratio], ...], BeforeValidator(_pairs)],
+    "at": Annotated[
+        tuple[tuple[_Concurrency, _Ratio], ...],
+        BeforeValidator(_pairs),
+        WithJsonSchema(
+            _table_of({"type": "number", "exclusiveMinimum": 0.0}, keys="^[1-9][0-9]*$")
+        ),
+    ],
 }
 
 
@@ -100,7 +119,7 @@ class Source:
         self.text, self.name, self.data = text, name, data
 
     def policy(self) -> Policy:
-        self._known(self.data, (*_SETTINGS, "rules", *_TABLES), ())
+        self._known(self.data, (*SETTINGS, "rules", *TABLES), ())
         rules = self._table(self.data.get("rules"), ("rules",))
         self._known(rules, tuple(RULE_TYPES), ("rules",))
         acceptance = rules.get("acceptance")
@@ -110,9 +129,9 @@ class Source:
                 "a threshold without the rate that it is about",
                 hint='add rate = "token_acceptance", "acceptance_rate" or "acceptance_length"',
             )
-        settings = {k: v for k, v in self.data.items() if k in _SETTINGS}
+        settings = {k: v for k, v in self.data.items() if k in SETTINGS}
         settings.setdefault("name", Path(self.name).stem)
-        values = self._read(Policy, settings, (), only=_SETTINGS)
+        values = self._read(Policy, settings, (), only=SETTINGS)
         built = tuple(
             self._read(kind, self._table(rules[name], ("rules", name)), ("rules", name))
             for name, kind in RULE_TYPES.items()
@@ -120,7 +139,7 @@ class Source:
         )
         tables = {
             name: self._read(kind, self._table(self.data.get(name), (name,)), (name,))
-            for name, kind in _TABLES.items()
+            for name, kind in TABLES.items()
         }
         self._consistent(built, tables["replay"], tables["fallback"])
         try:
@@ -152,7 +171,7 @@ class Source:
         known = only or tuple(f.name for f in fields(kind))
         self._known(table, known, path)
         try:
-            model = _model(kind, known).model_validate(table)
+            model = model_of(kind, known).model_validate(table)
         except ValidationError as error:
             first = error.errors()[0]
             where = str(first["loc"][0]) if first["loc"] else ""
@@ -204,12 +223,12 @@ class Source:
         raise PolicyError(f"{where}: {f'[{section}] ' if section else ''}{message}", hint=hint)
 
 
-def _model(kind: type, names: tuple[str, ...]) -> type[BaseModel]:
-    """A strict pydantic model with the fields and defaults of a domain dataclass."""
+def model_of(kind: type, names: tuple[str, ...] = ()) -> type[BaseModel]:
+    """A strict pydantic model with fields (all, or `names`) and defaults of a domain dataclass."""
     hints = get_type_hints(kind)
     definitions: dict[str, Any] = {}
     for field in fields(kind):
-        if field.name in names:
+        if not names or field.name in names:
             hint = _NARROW.get(field.name, _strict(hints[field.name]))
             if kind is FallbackSettings and field.name == "floor":
                 hint = hint | _OrBreakEven

@@ -63,6 +63,8 @@ def verdict_section(inputs: ReviewInput, draw: bool) -> Section:
     blocks: list[Block] = []
     if verdict.recommendation:
         blocks.append(Paragraph(text=f"Recommendation: {verdict.recommendation.replace('`', '')}"))
+    if verdict.comparison:
+        blocks.append(Paragraph(text=f"On the new target: {verdict.comparison}."))
     blocks += [Paragraph(text=text, tone="warning") for text in verdict.warnings]
     blocks += [Paragraph(text=text, tone="warning") for text in inputs.labels.notes]
     blocks += _checks_tables(verdict.checks)

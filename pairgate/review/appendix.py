@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pairgate.domain.evidence import BoundaryResult, Counts, Fidelity, Provenance
+from pairgate.domain.evidence import (
+    BoundaryResult,
+    Counts,
+    Fidelity,
+    LawTests,
+    Provenance,
+    ZScore,
+)
 from pairgate.domain.trace import Finish
 from pairgate.review.story import Block, Command, Paragraph, ReviewInput, Section, Table
 from pairgate.review.wording import ARM_NAMES, clipped, interval, percent, short, unique
@@ -83,7 +90,7 @@ def provenance_section(inputs: ReviewInput, draw: bool) -> Section:
 
 
 def _fidelity(found: Fidelity) -> list[Block]:
-    level = f"Level {found.level}: {_LEVELS.get(found.level, 'see docs/measures.md')}."
+    level = f"Level {found.level}: {_LEVELS.get(found.level, 'see docs/fidelity.md')}."
     defect = f" Smallest defect it would have found: {found.smallest_defect}."
     greedy = (
         f"Greedy: {found.n_divergent} of {found.n_greedy_requests} requests "
@@ -95,16 +102,40 @@ def _fidelity(found: Fidelity) -> list[Block]:
         f"Sampled: {found.n_sampled_tokens:,} tokens, {found.n_support_violations} outside what "
         "the target allows."
     )
-    texts = (level + (defect if found.smallest_defect else ""), greedy, sampled)
+    texts = [level + (defect if found.smallest_defect else ""), greedy, sampled]
+    if found.law is not None:
+        texts.append(_law(found.law))
     blocks: list[Block] = [Paragraph(text=text) for text in texts]
     rows = tuple(
         (name, f"{score.z:+.2f}", f"{score.n:,}")
-        for label, scores in (("", found.scores), (" (control)", found.control_scores))
+        for label, scores in (
+            ("", (*found.scores, *_law_scores(found.law))),
+            (" (control)", (*found.control_scores, *_law_scores(found.control_law))),
+        )
         for name, score in ((f"{s.name}{label}", s) for s in scores)
     )
     if rows:
         blocks.append(Table(headers=("score", "z", "n"), rows=rows))
     return blocks
+
+
+def _law(law: LawTests) -> str:
+    means = (("surprisal", law.surprisal, " nat"), ("draft score", law.draft_score, ""))
+    shown = "".join(
+        f", mean {name} {mean.value:+.4f} [{mean.low:+.4f}, {mean.high:+.4f}]{unit}"
+        for name, mean, unit in means
+        if mean is not None
+    )
+    return (
+        f"Teacher-forced: {law.n_tokens:,} sampled tokens{shown}; {law.n_violations} violations "
+        f"({law.n_outside} outside the target's law, {law.n_after_end} after an end token, "
+        f"{law.n_recovered_below} recovered tokens likelier under the draft). Would have found "
+        f"{law.smallest_defect or 'nothing, as no sampled token was there'}."
+    )
+
+
+def _law_scores(law: LawTests | None) -> tuple[ZScore, ...]:
+    return () if law is None else law.scores
 
 
 def _boundary(results: tuple[BoundaryResult, ...]) -> list[Block]:

@@ -47,6 +47,15 @@ def breakdown_section(inputs: ReviewInput, draw: bool) -> Section:
     blocks: list[Block] = []
     for kind, metric, label in kinds:
         blocks += _breakdown(inputs, kind, metric, label, draw)
+    found = inputs.evaluation.measurements
+    reduced, raw = found.find("token_acceptance.overlap"), found.find("token_acceptance.pooled")
+    if isinstance(reduced, Estimate):
+        text = (
+            f"Pooled token acceptance is {interval(raw, share)} as counted, and "
+            f"{interval(reduced, share)} from Σ min(p, q) of the tested positions, which has the "
+            "same mean without the noise of the accept test."
+        )
+        blocks.append(Paragraph(text=text))
     return Section(
         key="breakdowns", title="By position, prompt length and temperature", blocks=tuple(blocks)
     )

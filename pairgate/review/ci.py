@@ -14,7 +14,7 @@ from pairgate.domain.policy import Mode
 from pairgate.domain.verdict import Check, Outcome, Verdict
 from pairgate.ports import Json
 from pairgate.review.answers import headline_of, ordered_checks, reason, rule_name
-from pairgate.review.wording import clipped, short
+from pairgate.review.wording import clipped, printable, short
 
 SCHEMA_VERSION = 1
 # XML 1.0, section 2.2: everything else cannot stand in a document, not even escaped.
@@ -41,6 +41,8 @@ def verdict_document(evaluation: Evaluation, verdict: Verdict) -> Json:
         "recommendation": verdict.recommendation,
         "warnings": list(verdict.warnings),
         "early_stop": verdict.early_stop,
+        "saved": _saved(evaluation),
+        "comparison": verdict.comparison,
         "definition": evaluation.measurements.definition,
         "seed": origin.seed,
         "command": origin.command,
@@ -89,11 +91,13 @@ def markdown_summary(evaluation: Evaluation, verdict: Verdict) -> str:
     if verdict.recommendation:
         lines += [f"**Recommendation:** {escaped(verdict.recommendation)}", ""]
     lines += [*checks_markdown(verdict.checks), ""]
-    lines += [f"- {escaped(text)}" for text in verdict.warnings]
+    lines += [f"- {escaped(text)}" for text in (*verdict.warnings, verdict.comparison) if text]
+    if verdict.early_stop:
+        lines.append(f"- {escaped(verdict.early_stop)}")
     lines += [
         f"- attempt {evaluation.attempt}, evaluation `{short(evaluation.digest)}`, pair "
         f"`{short(evaluation.binding.pair_digest)}`",
-        f"- again: `{evaluation.provenance.command.replace('`', '')}`",
+        f"- again: `{_flat(evaluation.provenance.command).replace('`', '')}`",
     ]
     if verdict.outcome is Outcome.PASS:
         lines.append(f"- promote: `pairgate promote {version}`")
@@ -109,10 +113,27 @@ def checks_markdown(checks: tuple[Check, ...]) -> list[str]:
     return ["| outcome | rule | reason |", "| --- | --- | --- |", *rows]
 
 
+def _flat(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
 def escaped(text: str) -> str:
     """One line of markdown that shows `text` as it is."""
-    flat = " ".join(clipped(text, 600).split())
+    flat = _flat(clipped(text, 600))
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", html.escape(flat, quote=False))
+
+
+def _saved(evaluation: Evaluation) -> Json | None:
+    """What an early stop left undone of the acceptance pass; null where nothing was."""
+    stop = evaluation.measurements.early_stop
+    if stop is None:
+        return None
+    return {
+        "requests": stop.n_saved,
+        "share": stop.n_saved / stop.n_planned,
+        "hours": stop.saved_hours,
+        "stages": list(stop.left_out),
+    }
 
 
 def _check_document(check: Check) -> Json:

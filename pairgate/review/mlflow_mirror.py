@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pairgate.domain.evidence import Evaluation
 from pairgate.domain.pair import Pair, PairVersion
 from pairgate.domain.policy import Policy
-from pairgate.domain.release import Head
+from pairgate.domain.release import Decision, Head
 from pairgate.domain.verdict import Outcome, Verdict
 from pairgate.review import mlflow_records as records
 from pairgate.review.ci import junit_xml, verdict_document
@@ -72,8 +72,10 @@ class MlflowTracker:
         *,
         pair: Pair | None = None,
         report: Path | None = None,
+        head: Head | None = None,
     ) -> str:
-        """One run with params, metrics, tags and artifacts, and the pair's model version.
+        """One run with params, metrics, tags and artifacts, and the pair's model version. The run
+        keeps the first `head` that it is given, so that a history truncated later shows.
 
         Returns the run's address. Raises `Unavailable` when MLflow cannot be reached and
         `MissingExtra` when it is not installed.
@@ -83,7 +85,7 @@ class MlflowTracker:
             run_id = _find_run(client, experiment, evaluation.digest)
             if run_id is None:
                 run_id = _start_run(client, experiment, evaluation)
-            _fill_run(client, run_id, evaluation, verdict, policy, pair)
+            _fill_run(client, run_id, evaluation, verdict, policy, pair, head)
             _log_artifacts(client, run_id, evaluation, verdict, report)
             link = self._address(experiment, run_id)
             entry = _Entry(
@@ -100,10 +102,15 @@ class MlflowTracker:
             return link if link.startswith("http") else f"runs:/{run_id}"
 
     def set_head(
-        self, head: Head, versions: Sequence[PairVersion], candidate: int | None = None
+        self,
+        head: Head,
+        versions: Sequence[PairVersion],
+        candidate: int | None = None,
+        overrides: Sequence[Decision] = (),
     ) -> None:
         """Move the aliases to where the line stands; an alias that names nothing is taken away.
-        The head of the history is kept as a tag, so that a truncated history shows."""
+        The head of the history is kept as a tag, so that a truncated history shows, and each
+        promotion without a PASS (`overrides`) as one on its model version."""
         wanted = {"production": head.production, "previous": head.previous, "candidate": candidate}
         by_number = {v.number: v for v in versions}
         with connected(self.tracking_uri) as client:
@@ -118,8 +125,12 @@ class MlflowTracker:
                 model_version = _ensure_version(client, experiment, _entry(by_number[number]))
                 if found.get(alias) != model_version:
                     client.set_registered_model_alias(head.line, alias, model_version)
-            value = f"{head.revision} {head.hash or 'empty'}"
-            client.set_registered_model_tag(head.line, records.HEAD_TAG, value)
+            client.set_registered_model_tag(head.line, records.HEAD_TAG, records.head_tag(head))
+            for made in overrides:
+                entry = _entry(by_number[made.production or 0])
+                model_version = _ensure_version(client, experiment, entry)
+                said = records.override_tag(made)
+                client.set_model_version_tag(head.line, model_version, records.OVERRIDE_TAG, said)
 
     def drift(
         self, head: Head, versions: Sequence[PairVersion], evaluations: Sequence[str]
@@ -191,6 +202,7 @@ def _fill_run(
     verdict: Verdict,
     policy: Policy,
     pair: Pair | None,
+    head: Head | None,
 ) -> None:
     from mlflow.entities import Metric, Param, RunTag
 
@@ -201,9 +213,10 @@ def _fill_run(
     numbers = records.metrics(evaluation.measurements)
     metrics = [Metric(k, v, at, 0) for k, v in numbers.items() if k not in known.metrics]
     client.log_batch(run_id, params=fresh)
-    client.log_batch(
-        run_id, tags=[RunTag(k, v) for k, v in records.tags(evaluation, verdict).items()]
-    )
+    tags = records.tags(evaluation, verdict)
+    if head is not None and records.HEAD_TAG not in known.tags:
+        tags[records.HEAD_TAG] = records.head_tag(head)
+    client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
     for start in range(0, len(metrics), _METRICS_PER_CALL):
         client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
 

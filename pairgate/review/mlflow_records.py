@@ -13,17 +13,19 @@ from pairgate.domain.canonical import sha256_digest
 from pairgate.domain.evidence import Estimate, Evaluation, Measurements, Scope
 from pairgate.domain.pair import Pair, PairVersion
 from pairgate.domain.policy import Policy
+from pairgate.domain.release import Decision, Head
 from pairgate.domain.trace import Arm
 from pairgate.domain.verdict import Outcome, Verdict
 from pairgate.review.answers import headline_of
 from pairgate.review.ci import checks_markdown, escaped
-from pairgate.review.wording import short
+from pairgate.review.wording import printable, short
 
 EVALUATION_TAG = "pairgate.evaluation"
 PAIR_TAG = "pairgate.pair"
 VERSION_TAG = "pairgate.version"
 OUTCOME_TAG = "pairgate.outcome"
 HEAD_TAG = "pairgate.head"
+OVERRIDE_TAG = "pairgate.override"
 MAX_DESCRIPTION = 4900  # the model registry's column holds 5,000
 _MAX_PARAM, _MAX_TAG, _MAX_KEY = 5900, 7900, 100
 _HEADLINES = (
@@ -139,6 +141,17 @@ def description(evaluation: Evaluation, verdict: Verdict, run_link: str = "") ->
 def version_description(version: PairVersion) -> str:
     """What stands beside a version that was never evaluated."""
     return f"{version}, {version.method}, registered {version.created_at}. Not evaluated."
+
+
+def head_tag(head: Head) -> str:
+    """The head of the history as `pairgate audit head` prints it."""
+    return f"{head.line}:{head.revision}:{head.hash}"
+
+
+def override_tag(made: Decision) -> str:
+    """Who promoted without a PASS, when and why."""
+    said = f"{made.reason} ({made.actor}, {made.identity_source}, {made.at})"
+    return printable(said)[:MAX_DESCRIPTION]
 
 
 def milliseconds(at: str) -> int:

@@ -19,6 +19,7 @@ from pairgate.review import plots
 from pairgate.review.answers import headline
 from pairgate.review.outline import outline
 from pairgate.review.story import Labels, ReviewInput
+from pairgate.review.wording import printable
 
 
 def report_html(
@@ -67,4 +68,4 @@ def report_html(
         sections=outline(inputs, draw=not missing),
     )
     # A lone surrogate of a prompt cannot be written as UTF-8.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return printable(text.encode("utf-8", "replace").decode("utf-8"))

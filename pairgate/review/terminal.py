@@ -21,11 +21,9 @@ from pairgate.review.story import (
     ReviewInput,
     Table,
 )
-from pairgate.review.wording import clipped
+from pairgate.review.wording import clipped, printable
 
 _COLOURS = {Outcome.PASS: 32, Outcome.FAIL: 31, Outcome.INCONCLUSIVE: 33, Outcome.ERROR: 35}
-# Escape sequences and other control characters of a name must not steer the reader's terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def summary_text(
@@ -65,11 +63,6 @@ def summary_text(
                 lines += _block(block, width)
     text = "\n".join(line.rstrip() for line in lines)
     return _painted(text) if colour else text
-
-
-def printable(text: str) -> str:
-    """The text with control characters replaced by `�`."""
-    return _CONTROL.sub("�", text)
 
 
 def _block(block: Block, width: int) -> Iterator[str]:

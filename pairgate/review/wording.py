@@ -15,6 +15,10 @@ ARM_NAMES = {
     Arm.CARRY_OVER: "production's draft",
 }
 
+# Escape sequences, other control characters and reordering of a name must not steer a reader's
+# terminal or page.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 Format = Callable[[float], str]
 
 
@@ -56,6 +60,11 @@ def interval(value: Estimate | Missing, form: Format) -> str:
 def short(digest: str | None) -> str:
     """The first 12 hex digits of a digest: what people compare by eye, and approve by."""
     return "none" if digest is None else digest.removeprefix("sha256:")[:12]
+
+
+def printable(text: str) -> str:
+    """The text with control characters replaced by `�`."""
+    return _CONTROL.sub("�", text)
 
 
 def clipped(text: str, width: int) -> str:

@@ -8,11 +8,10 @@ taken, unless that was allowed on purpose; then a flag says so for ever.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pairgate.errors import InvalidInput, NotFound, Refused
+from pairgate.errors import InvalidInput, NotFound
 from pairgate.remotefiles import OBJECT_SCHEMES, look, scheme
 from pairgate.sources.folder import collect
 from pairgate.sources.hub import from_hub
@@ -27,7 +26,7 @@ from pairgate.sources.model import (
     is_weights,
 )
 from pairgate.sources.objects import from_objects
-from pairgate.sources.selection import GGUF_HINT, select
+from pairgate.sources.selection import GGUF_HINT, check_files, select
 
 __all__ = [
     "CUSTOM_CODE",
@@ -100,16 +99,3 @@ def _staying(file: SourceFile) -> SourceFile:
     if seen is None:
         raise NotFound(f"{file.location} vanished while it was read")
     return replace(file, size=seen.size, reference=seen)
-
-
-def check_files(folder: Path, names: Sequence[str], allowed: Allowed) -> tuple[str, ...]:
-    """The flags of a model that consists of `names`, whose documents lie in `folder`.
-
-    Raises `Refused` for what `resolve` refuses, and for a file that it would not take.
-    """
-    selection = select(folder, sorted(names), allowed)
-    taken = set(selection.paths)
-    if taken != set(names):
-        odd = sorted(taken ^ set(names))
-        raise Refused(f"the model has files that no source of pairgate gives: {', '.join(odd[:5])}")
-    return selection.flags

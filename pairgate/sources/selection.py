@@ -87,7 +87,7 @@ def check_files(folder: Path, names: Sequence[str], allowed: Allowed) -> tuple[s
     Raises `Refused` for what `resolve` refuses, and for a file that it would not take.
     """
     selection = select(folder, sorted(names), allowed)
-    taken = {*selection.documents, *selection.weights, *selection.code}
+    taken = set(selection.paths)
     if taken != set(names):
         odd = sorted(taken ^ set(names))
         raise Refused(f"the model has files that no source of pairgate gives: {', '.join(odd[:5])}")

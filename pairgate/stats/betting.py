@@ -96,9 +96,30 @@ def refutes_mean_at_most(
     log_capital = np.empty((len(STAKES), len(starts)))
     for i, stake in enumerate(STAKES):
         log_capital[i] = np.cumsum(np.add.reduceat(np.log1p(stake * gains), starts))
+    return bool(log_mixed(log_capital).max() >= -np.log(alpha))
+
+
+def refuted_after(
+    x: Floats, m: float, *, alpha: float, weights: Floats | None = None
+) -> NDArray[np.int64]:
+    """[s] how many observations of each row of `x` [s, n] it takes until the capital against "the
+    mean is at most m" (0 < m) has reached 1/alpha; n + 1 where that does not happen.
+
+    `refutes_mean_at_most` for many samples at once, looked at after every observation.
+    """
+    gains = x / m - 1.0
+    if weights is not None:
+        gains = weights * gains
+    log_capital = np.stack([np.cumsum(np.log1p(stake * gains), axis=1) for stake in STAKES])
+    reached = log_mixed(log_capital) >= -np.log(alpha)
+    return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1, x.shape[1] + 1)
+
+
+def log_mixed(log_capital: Floats) -> Floats:
+    """[..] log of the capital that is spread evenly over the stakes, from [stakes, ..] logs."""
     largest = log_capital.max(axis=0)
-    mixed = largest + np.log(np.exp(log_capital - largest).mean(axis=0))
-    return bool(mixed.max() >= -np.log(alpha))
+    mixed: Floats = largest + np.log(np.exp(log_capital - largest).mean(axis=0))
+    return mixed
 
 
 def _lower(x: Floats, alpha: float, weights: Floats | None) -> float:

@@ -8,6 +8,7 @@ theorem, Brown 1971). No independence of tokens or requests is needed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +18,21 @@ from pairgate.domain.evidence import Estimate
 
 Floats = NDArray[np.float64]
 
-MIN_VARIANCE = 20.0
-"""Of a sum, below which it is too far from normal for a claim."""
+_MIN_TERMS = 20.0  # the largest variance fits into the sum so often, or it is too far from normal
 _MAX_Z = 38.0
 
 
 def standardised(scores: Floats, variances: Floats) -> float | None:
-    """Σ scores / √Σ variances of [n] scores, or None where the variances are too small a sum."""
+    """Σ scores / √Σ variances of [n] scores, or None where too few of them vary."""
     variance = float(variances.sum())
-    if variance < MIN_VARIANCE:
+    if variance <= 0.0 or variance < _MIN_TERMS * float(variances.max()):
         return None
     return float(scores.sum() / math.sqrt(variance))
 
 
 def mean_score(scores: Floats, variances: Floats, *, alpha: float, unit: str) -> Estimate | None:
-    """The mean score with two one-sided bounds at `alpha` each; None where too little varies.
+    """The mean score with two one-sided bounds at `alpha` each; None where too few of
+    them vary.
 
     The variances are those under the hypothesis that the law is kept, which is the case that a
     PASS claims.
@@ -52,6 +53,12 @@ def mean_score(scores: Floats, variances: Floats, *, alpha: float, unit: str) ->
         alpha=alpha,
         method="martingale",
     )
+
+
+def mean_at(mean: Estimate, alpha: float) -> Estimate:
+    """`mean_score` with its bounds at another `alpha`."""
+    half = (mean.high - mean.value) * float(sps.norm.isf(alpha) / sps.norm.isf(mean.alpha))
+    return replace(mean, low=mean.value - half, high=mean.value + half, alpha=alpha)
 
 
 def detectable_mean(variances: Floats, *, max_abs_z: float) -> float:

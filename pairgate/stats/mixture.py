@@ -53,6 +53,21 @@ class Fit:
         return np.sum(self.weight * special.betainc(self.a, self.b, floor), axis=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Counted:
+    """Requests as unique (accepted, tested) pairs [U]: their `likelihood` [U, G] on the grid, and
+    `which` pair each request [n] is."""
+
+    pairs: Ints
+    likelihood: Floats
+    which: Ints
+
+    @property
+    def counts(self) -> Floats:
+        """[1, U] requests per pair."""
+        return np.bincount(self.which).astype(float)[None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bimodality:
     """The fit's description and the share of requests whose own acceptance is under the floor."""
@@ -79,30 +94,20 @@ def bimodality(
     The bound on the share is the larger of bootstrap and Wilson; above 5,000 requests Wilson alone.
     """
     enough = tested >= MIN_TESTED
-    accepted, tested, cluster = accepted[enough], tested[enough], cluster[enough]
-    n = len(tested)
-    if n < MIN_REQUESTS:
-        return Missing(
-            reason=f"{n} requests have {MIN_TESTED} tested tokens, {MIN_REQUESTS} are needed", n=n
-        )
-    pairs, which = np.unique(np.stack((accepted, tested)), axis=1, return_inverse=True)
-    likelihood = _likelihood(pairs[0], pairs[1] - pairs[0])
-    counts = np.bincount(which).astype(float)[None]
-    one = _em(likelihood, counts, _single_start(pairs, counts[0]), _STEPS)
-    two = _best_of_starts(likelihood, pairs, counts)
+    counted = _counted(accepted, tested)
+    if isinstance(counted, Missing):
+        return counted
+    cluster, n = cluster[enough], len(counted.which)
+    two = _best_of_starts(counted)
     n_clusters = len(np.unique(cluster))
     share = float(two.share_below(floor)[0])
     low, high = wilson(share, n_clusters, alpha=alpha)
     if n <= _BOOTSTRAP_UP_TO:
         boot_low, boot_high = _bootstrap(
-            likelihood, two, which, cluster, floor=floor, alpha=alpha, rng=rng
+            counted.likelihood, two, counted.which, cluster, floor=floor, alpha=alpha, rng=rng
         )
         low, high = min(low, boot_low), max(high, boot_high)
-    mixture = _described(n, one, two)
-    if mixture.strong:
-        kept = which if n <= _UNIMODAL_UP_TO else rng.choice(which, _UNIMODAL_UP_TO, replace=False)
-        gained = _gain_over_one_mode(likelihood, kept, two, mixture)
-        mixture = replace(mixture, strong=gained > _MIN_GAIN)
+    mixture = _kinds(counted, two, rng)
     return Bimodality(
         mixture=mixture,
         share_below_floor=Estimate(
@@ -115,6 +120,41 @@ def bimodality(
             method="beta-binomial mixture",
         ),
     )
+
+
+def two_kinds(accepted: Ints, tested: Ints, *, rng: np.random.Generator) -> Mixture | Missing:
+    """The fit's description alone, without the share and its bootstrap."""
+    counted = _counted(accepted, tested)
+    if isinstance(counted, Missing):
+        return counted
+    return _kinds(counted, _best_of_starts(counted), rng)
+
+
+def _counted(accepted: Ints, tested: Ints) -> _Counted | Missing:
+    enough = tested >= MIN_TESTED
+    n = int(enough.sum())
+    if n < MIN_REQUESTS:
+        return Missing(
+            reason=f"{n} requests have {MIN_TESTED} tested tokens, {MIN_REQUESTS} are needed", n=n
+        )
+    both = np.stack((accepted[enough], tested[enough]))
+    pairs, which = np.unique(both, axis=1, return_inverse=True)
+    return _Counted(pairs=pairs, likelihood=_likelihood(pairs[0], pairs[1] - pairs[0]), which=which)
+
+
+def _kinds(counted: _Counted, two: Fit, rng: np.random.Generator) -> Mixture:
+    """What the two components look like, and whether they are more than one wide kind."""
+    likelihood, which = counted.likelihood, counted.which
+    start = _single_start(counted.pairs, counted.counts[0])
+    one = _em(likelihood, counted.counts, start, _STEPS)
+    mixture = _described(len(which), one, two)
+    if not mixture.strong:
+        return mixture
+    kept = which
+    if len(which) > _UNIMODAL_UP_TO:
+        kept = rng.choice(which, _UNIMODAL_UP_TO, replace=False)
+    gained = _gain_over_one_mode(likelihood, kept, two, mixture)
+    return replace(mixture, strong=gained > _MIN_GAIN)
 
 
 def _likelihood(accepted: Ints, rejected: Ints) -> Floats:
@@ -189,8 +229,9 @@ def _single_start(pairs: Ints, counts: Floats) -> Fit:
     return _start([1.0], [float(np.average(pairs[0] / pairs[1], weights=counts))], 10.0)
 
 
-def _best_of_starts(likelihood: Floats, pairs: Ints, counts: Floats) -> Fit:
+def _best_of_starts(counted: _Counted) -> Fit:
     """The best of three starts: a split at the median, a low tail, a high tail."""
+    likelihood, pairs, counts = counted.likelihood, counted.pairs, counted.counts
     rates = np.repeat(pairs[0] / pairs[1], counts[0].astype(int))
     q10, q25, q50, q75, q90 = np.quantile(rates, (0.1, 0.25, 0.5, 0.75, 0.9))
     starts = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pairgate.stats.betting import STAKES
+from pairgate.stats.betting import STAKES, log_mixed
 
 _N_SIMULATED = 400
 _LONGEST = 20_000
@@ -39,9 +39,7 @@ def _first_crossing(
     while done < _LONGEST:
         gains = _beta(rng, mean, sd, size) / threshold - 1.0
         running = log_capital[:, None] + np.cumsum(np.log1p(STAKES[:, None] * gains), axis=1)
-        largest = running.max(axis=0)
-        mixed = largest + np.log(np.exp(running - largest).mean(axis=0))
-        over = np.flatnonzero(mixed >= -np.log(alpha))
+        over = np.flatnonzero(log_mixed(running) >= -np.log(alpha))
         if len(over):
             return done + int(over[0]) + 1
         log_capital = running[:, -1]

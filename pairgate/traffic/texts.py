@@ -8,10 +8,10 @@ The first is user data and is deleted by `purge`; the second holds no text and s
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -67,13 +67,22 @@ class SliceTexts:
         """The stored requests; raises `IntegrityError` when a line is not what was written."""
         return tuple(read_requests(self.path(digest)))
 
+    def digests(self) -> tuple[str, ...]:
+        """Those of which there are texts."""
+        return tuple(f"sha256:{path.stem}" for path in sorted(self.folder.glob("*.jsonl")))
+
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
+
+    def renew(self, digest: str) -> None:
+        """The file's time is that of the last import: how long they are kept counts from there."""
+        os.utime(self.path(digest))
 
     def delete(self, digest: str) -> bool:
         """Whether there was anything to delete."""
         there = self.has(digest)
         self.path(digest).unlink(missing_ok=True)
+        _temporary(self.path(digest)).unlink(missing_ok=True)
         return there
 
     def save_record(self, record: SliceRecord) -> None:
@@ -156,16 +165,30 @@ def _hex(digest: str) -> str:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all; mkstemp makes the file readable by its owner only."""
+    """Whole or not at all, readable by its owner only. One writer at a time: the next one writes
+    over what a killed one left."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
+    temporary = _temporary(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with os.fdopen(handle, "wb") as file:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with open(temporary, "wb", opener=_privately) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+        os.fsync(folder)
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk does not say which
         raise
+    finally:
+        os.close(folder)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pairgate.domain.canonical import is_digest, sha256_digest
 from pairgate.domain.pair import MANIFEST_MEDIA_TYPE
 from pairgate.errors import IntegrityError, InvalidInput, NotFound
+from pairgate.localfiles import open_regular
 from pairgate.transport.reference import LayoutReference
 from pairgate.transport.registry import MAX_MANIFEST_BYTES
 
@@ -33,7 +32,7 @@ class LayoutFolder:
         digest = self.reference.digest or self._only_manifest()
         try:
             data = b"".join(self._read(digest, MAX_MANIFEST_BYTES + 1))
-        except FileNotFoundError:
+        except NotFound:
             raise NotFound(f"{self.reference.folder} has no manifest {digest}") from None
         if sha256_digest(data) != digest:
             raise IntegrityError(f"the manifest in {self.reference} does not have its digest")
@@ -43,16 +42,16 @@ class LayoutFolder:
         """What lies there under that digest, at most one chunk beyond `size` bytes."""
         try:
             yield from self._read(digest, size + 1)
-        except FileNotFoundError:
+        except NotFound:
             raise IntegrityError(f"{self.reference.folder} lacks the blob {digest}") from None
 
     def _only_manifest(self) -> str:
         path = self.reference.folder / "index.json"
         try:
-            with path.open("rb") as file:
+            with open_regular(path, follow=True) as file:
                 index = json.loads(file.read(MAX_MANIFEST_BYTES))
             listed = [_listed(entry) for entry in index["manifests"]]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        except (InvalidInput, ValueError, LookupError, TypeError, RecursionError) as error:
             raise InvalidInput(
                 f"{self.reference.folder} is not an OCI image layout: {error}",
                 hint="give the folder that holds oci-layout and index.json",
@@ -66,7 +65,7 @@ class LayoutFolder:
         return digests[0]
 
     def _read(self, digest: str, limit: int) -> Iterator[bytes]:
-        with _open_regular(self._path(digest)) as file:
+        with open_regular(self._path(digest), follow=True) as file:
             n_read = 0
             while n_read < limit and (chunk := file.read(_CHUNK_BYTES)):
                 n_read += len(chunk)
@@ -81,12 +80,3 @@ def _listed(entry: dict[str, Any]) -> str | None:
     if entry["mediaType"] != MANIFEST_MEDIA_TYPE or not is_digest(digest):
         return None
     return str(digest)
-
-
-def _open_regular(path: Path) -> BinaryIO:
-    # NONBLOCK so that a pipe in place of a blob cannot hang us.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise InvalidInput(f"{path} is not a regular file")
-    return open(fd, "rb", buffering=0)

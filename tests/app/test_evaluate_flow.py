@@ -53,7 +53,7 @@ POLICY = Policy(
     ),
     replay=ReplaySettings(min_blocks=3, max_blocks=3, requests_per_block=8),
 )
-N = 512
+N = 384
 
 
 class PairEngine(ScriptedEngine):
@@ -78,7 +78,7 @@ def _weights(files) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A line with a slice of 512 requests in two domains, and models named by their weights."""
+    """A line with a slice of 384 requests in two domains, and models named by their weights."""
 
     ws: Workspace
     models: Path
@@ -117,7 +117,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    # Half the time of an evaluation here; the report has tests of its own (tests/review).
+    monkeypatch.setattr("pairgate.review.report.report_html", lambda *_, **__: "")
     ws = Workspace.open(home=str(tmp_path / "home"), create=True)
     models = tmp_path / "models"
     for i, name in enumerate(("base", "tuned", "draft-1", "draft-2", "draft-3")):

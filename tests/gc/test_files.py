@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pairgate.app import audit, lines, release
+from pairgate.app import audit, lines, purge, release
 from pairgate.app.gc import collect
 from pairgate.app.slices import SliceOptions, import_slice, load_slice, purge_slice
 from pairgate.app.workspace import Workspace
 from pairgate.domain.garbage import GarbageKind
 from pairgate.domain.pair import VersionRef
-from pairgate.domain.release import Kind, fold
+from pairgate.domain.release import Actor, Kind, fold
 from pairgate.errors import IntegrityError, Refused
 from tests.gc.conftest import NOW
 from tests.gc.test_collect import V3, names
@@ -179,6 +179,30 @@ def test_texts_of_slices_that_no_line_uses_are_purged(ws: Workspace, tmp_path: P
     last = ws.registry.decisions(LINE)[-1]
     assert (last.kind, last.slice_digest) == (Kind.PURGE, now.digest)
     assert last.reason.startswith(f"texts of slice once ({once.digest}) purged: gc")
+
+
+@pytest.mark.parametrize("by", ["line set", "import"])
+def test_a_slice_that_is_needed_again_at_the_last_moment_keeps_its_texts(
+    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    log = a_log(tmp_path, "unused")
+    unused = import_slice(ws, "unused", [log]).row
+    for path in ws.slices_dir.iterdir():
+        os.utime(path, (0, 0))
+
+    def meanwhile(_: Workspace) -> Actor:  # gc asks who it is right before it purges
+        if by == "import":
+            import_slice(ws, "unused", [log])
+        else:
+            lines.set_line(ws, LINE, slice_name="unused", actor=ALICE)
+        return ALICE
+
+    monkeypatch.setattr(purge, "current_actor", meanwhile)
+    collect(ws, NOW)
+    done = collect(ws, NOW)
+    assert names(done.spared, GarbageKind.SLICE) == {unused.digest}
+    assert len(load_slice(ws, "unused").requests) == 5
+    assert Kind.PURGE not in {d.kind for d in ws.registry.decisions(LINE)}
 
 
 def test_a_purge_is_a_decision_of_every_line_that_used_the_slice(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate_error_rates import simulate_batch
+from benchmarks.gate_traffic import simulate_batch
 from pairgate.domain.evidence import EngineInfo
 from pairgate.domain.recorded import Recorded
 from pairgate.domain.trace import Arm, Phase, RoundState, TraceBatch

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate_error_rates import simulate_batch
+from benchmarks.gate_traffic import simulate_batch
 from pairgate.domain.evidence import Estimate, Missing
 from pairgate.domain.policy import CacheRule, FidelityRule, Policy
 from pairgate.domain.trace import Arm

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate_error_rates import simulate_batch
+from benchmarks.gate_traffic import simulate_batch
 from pairgate.domain.trace import Arm, Finish, Phase, RequestTrace, RoundState, TraceBatch
 from pairgate.measure.counts import consistent, counts_of, usable
 from pairgate.measure.totals import request_totals, session_clusters, verified_rounds

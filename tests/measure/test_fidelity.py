@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.gate_error_rates import simulate_batch
+from benchmarks.gate_traffic import simulate_batch
 from pairgate.domain.evidence import EngineInfo
 from pairgate.domain.recorded import Recorded
 from pairgate.domain.trace import Arm, Finish, Phase, RequestTrace, TraceBatch

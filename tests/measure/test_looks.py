@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate_error_rates import simulate_batch
+from benchmarks.gate_traffic import simulate_batch
 from pairgate.measure import look, measure, speed_looks
 from pairgate.measure.looks import speed_alpha
 from pairgate.policyfile import loads_policy, preset

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.gate_error_rates import simulate_batch
+from benchmarks.gate_traffic import simulate_batch
 from pairgate.domain.evidence import OVERALL, Estimate, Measurements, Missing, Scope
 from pairgate.domain.policy import FallbackSettings
 from pairgate.domain.trace import Arm, Finish

@@ -78,6 +78,10 @@ def test_folders_that_are_no_layouts(ws, tmp_path) -> None:
     (tmp_path / "image" / "index.json").write_text("[" * 100_000)
     with pytest.raises(InvalidInput, match="is not an OCI image layout"):
         fetch_pair(LayoutFolder(layout))
+    (tmp_path / "image" / "index.json").unlink()
+    os.mkfifo(tmp_path / "image" / "index.json")  # nobody ever writes to it
+    with pytest.raises(InvalidInput, match="is not an OCI image layout: .* is not a regular file"):
+        fetch_pair(LayoutFolder(layout))
 
 
 def test_a_blob_that_is_missing_damaged_or_a_pipe(ws, done, make_home, tmp_path, contents) -> None:
@@ -205,6 +209,46 @@ def test_code_and_odd_files_never_reach_the_store(
     with pytest.raises(Refused):
         pull_artifact(layout, tmp_path / "out")
     assert not list(tmp_path.glob("*out*"))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("no JSON", "is not valid JSON"),
+        ('{"num_speculative_tokens": 9}', "the draft length is 0 by option and 9 in"),
+        ('{"method": "ngram"}', "the method is none by option and ngram in"),
+        ('{"rejection_sample_method": "typical"}', "rejection_sample_method is 'typical'"),
+        ('{"kv_cache_dtype": "fp8"}', "the KV dtype of the draft is auto by option and fp8 in"),
+    ],
+)
+def test_settings_that_contradict_the_text_for_the_engine(
+    done, make_home, tmp_path, contents, config: str, message: str
+) -> None:
+    """The engine is given the text, the evidence and the reports speak of the settings."""
+    decoding = replace(done.pair.decoding, speculative_config=config)
+    pair = replace(done.pair, decoding=decoding)
+    layout = layout_of(
+        tmp_path / "image", pair.manifest(), {**contents, "config": pair.config_blob()}
+    )
+    other = make_home("other")
+    with pytest.raises(InvalidInput, match=f"contradict each other: .*{message}"):
+        register_from(other, "chat", layout)
+    assert other.registry.versions("chat") == []
+
+
+def test_adapters_would_be_bound_to_evidence_that_never_loaded_them(
+    done, make_home, tmp_path, contents
+) -> None:
+    pair = replace(done.pair, adapters=(replace(done.pair.target, role="lora"),))
+    layout = layout_of(
+        tmp_path / "image", pair.manifest(), {**contents, "config": pair.config_blob()}
+    )
+    other = make_home("other")
+    with pytest.raises(Refused, match="has adapters, which nothing would evaluate or serve: lora"):
+        register_from(other, "chat", layout)
+    assert not (other.home / "store" / "blobs").exists()
+    with pytest.raises(InvalidInput, match="'pair.json' is not a model's role"):
+        replace(done.pair.target, role="pair.json")  # beside the folders of the models
 
 
 def test_code_that_was_allowed_is_said_by_the_pair(

@@ -214,6 +214,8 @@ def test_folders_that_are_not_ours(ws, three, tmp_path) -> None:
         pull(ws, V1, tmp_path / "link")
     with pytest.raises(Unavailable, match="cannot be written"):
         pull(ws, V1, tmp_path / "file" / "below")
+    with pytest.raises(InvalidInput, match="/ cannot be replaced"):
+        pull(ws, V1, Path("/"))
     assert (tmp_path / "mine" / "notes.txt").read_text() == "x"
     assert not list(tmp_path.glob("*.versions"))
     (tmp_path / "empty").mkdir()

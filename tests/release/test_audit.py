@@ -99,10 +99,16 @@ def test_a_line_that_is_gone(released: Workspace) -> None:
     assert audit.verify(released, exported=(gone,)).problems == ("line gone is gone",)
 
 
-@pytest.mark.parametrize("text", ["", "code", "code:x:y", "code:3:"])
+@pytest.mark.parametrize("text", ["", "code", "code:x:y", "code:3:", "x" * 5000, f"code:{'9' * 5000}:x"])
 def test_another_text_is_no_head(text: str) -> None:
     with pytest.raises(InvalidInput):
-        audit.parse_head(text)
+        audit.read_heads(text)
+
+
+def test_another_file_holds_no_heads(tmp_path: Path) -> None:
+    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(InvalidInput, match="is not a file of audit heads"):
+        audit.read_heads(str(tmp_path / "picture"))
 
 
 def test_a_promotion_without_a_pass_is_found(released: Workspace) -> None:

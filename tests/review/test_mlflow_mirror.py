@@ -227,3 +227,18 @@ def test_a_dead_server_is_unavailable_soon(
         tracker.log_evaluation(evaluation, verdict, policy)
     assert "pairgate mlflow sync" in (failure.value.hint or "")
     assert "secret" not in str(failure.value)
+
+
+def test_a_run_keeps_the_first_head_of_the_history_that_it_was_given(
+    tracker: MlflowTracker, evaluation: Evaluation, make_verdict: Any, policy: Policy
+) -> None:
+    """A history that is truncated and told again must not overwrite what was said before."""
+    logged = replace(evaluation, line="told-twice")
+    verdict = make_verdict(logged, Outcome.PASS)
+    first = Head(line="told-twice", revision=4, hash="sha256:" + "1" * 64)
+    for head in (first, replace(first, revision=2, hash="sha256:" + "2" * 64)):
+        tracker.log_evaluation(logged, verdict, policy, head=head)
+    with connected(tracker.tracking_uri) as client:
+        experiment = client.get_experiment_by_name("pairgate/told-twice").experiment_id
+        (run,) = client.search_runs([experiment])
+    assert run.data.tags["pairgate.head"] == f"told-twice:4:{first.hash}"
