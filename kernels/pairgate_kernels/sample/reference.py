@@ -73,8 +73,10 @@ def law(logits: Tensor, sampling: SamplingRows, row: Tensor | None = None) -> Te
     temperature, greedy = sampling.temperature, sampling.greedy
     if row is not None:
         temperature, greedy = temperature[row], greedy[row]
-    # A greedy row is divided by 1: its softmax is replaced below.
-    scaled = logits.float() / torch.where(greedy, 1.0, temperature)[:, None]
+    # From the best logit on, so that nothing overflows when a low temperature divides a logit near
+    # the end of float32. A greedy row is divided by 1: its softmax is replaced below.
+    scaled = logits.float() - logits.amax(-1, keepdim=True).float()
+    scaled /= torch.where(greedy, 1.0, temperature)[:, None]
     if sampling.any_truncated:
         scaled = _truncate(scaled, sampling, row)
     probs = torch.softmax(scaled, dim=-1)

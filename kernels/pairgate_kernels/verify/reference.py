@@ -69,6 +69,7 @@ def verify(
     uniforms: Tensor | None,
     *,
     draft_probs: Tensor | None = None,
+    with_overlap: bool = True,
 ) -> Verified:
     """Judge every proposal and draw the token that ends each row's round.
 
@@ -76,13 +77,13 @@ def verify(
     draft_tokens [T] int64; uniforms [T + R, 2]: column 0 for the acceptance test of the proposal
     at that place, column 1 for the recovered or bonus token there (may be None when all rows are
     greedy). `draft_probs` [T, V] float32 replaces law(draft_logits) where the caller has it.
-    All sums run in float32 or wider.
+    Without `with_overlap` the overlaps may be NaN. All sums run in float32 or wider.
     """
     margin, best, bad_position = _top_two(target_logits)
     draft_bad = None if draft_logits is None else ~torch.isfinite(draft_logits.amax(-1))
-    bad = _any_by_row(bad_position, draft_bad, shape)
+    bad = any_by_row(bad_position, draft_bad, shape)
     if sampling.all_greedy:
-        return _verify_greedy(best, draft_tokens, shape, margin, bad)
+        return verify_greedy(best, draft_tokens, shape, margin, bad)
     assert uniforms is not None
     target_probs = law(target_logits, sampling, shape.target_row)
     if draft_probs is None and draft_logits is not None:
@@ -94,8 +95,12 @@ def verify(
         q, overlap = torch.ones_like(p), p
     else:
         q = draft_probs.gather(1, column).squeeze(1)
-        overlap = torch.minimum(judged, draft_probs).sum(-1)
-    accepted = _leading(uniforms[shape.draft_target, 0] * q < p, shape)
+        overlap = (
+            torch.minimum(judged, draft_probs).sum(-1)
+            if with_overlap
+            else torch.full_like(p, torch.nan)
+        )
+    accepted = leading(uniforms[shape.draft_target, 0] * q < p, shape)
 
     end = shape.start + accepted  # [R] the position whose token ends the round
     residual = target_probs[end]
@@ -119,12 +124,12 @@ def verify(
     )
 
 
-def _verify_greedy(
+def verify_greedy(
     best: Tensor, draft_tokens: Tensor, shape: Ragged, margin: Tensor, bad: Tensor
 ) -> Verified:
     """The same result when every law is one-hot: accepted where the proposal is the argmax."""
     same = draft_tokens == best[shape.draft_target]
-    accepted = _leading(same, shape)
+    accepted = leading(same, shape)
     return Verified(
         accepted=accepted,
         token=best[shape.start + accepted],
@@ -140,7 +145,7 @@ def _top_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return top[:, 0] - top[:, 1], logits.argmax(-1), ~torch.isfinite(top[:, 0])
 
 
-def _leading(accept: Tensor, shape: Ragged) -> Tensor:
+def leading(accept: Tensor, shape: Ragged) -> Tensor:
     """[R] number of accepted proposals before the first rejection of each row."""
     if shape.equal > 0:
         return accept.view(-1, shape.equal).long().cumprod(1).sum(1)
@@ -148,7 +153,7 @@ def _leading(accept: Tensor, shape: Ragged) -> Tensor:
     return shape.n_draft.scatter_reduce(0, shape.draft_row, place, "amin", include_self=True)
 
 
-def _any_by_row(target_bad: Tensor, draft_bad: Tensor | None, shape: Ragged) -> Tensor:
+def any_by_row(target_bad: Tensor, draft_bad: Tensor | None, shape: Ragged) -> Tensor:
     """[R] whether any position of the row is bad."""
     found = torch.zeros_like(shape.n_draft)
     found.index_add_(0, shape.target_row, target_bad.long())
