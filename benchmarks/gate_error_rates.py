@@ -1,7 +1,7 @@
 """Error rates of the gate on simulated traffic, from the gate's own code.
 
     python -m benchmarks.gate_error_rates --short        a minute, few simulations
-    python -m benchmarks.gate_error_rates                whole evaluations for 9 minutes, and the rest
+    python -m benchmarks.gate_error_rates                the figures of docs/verdict.md
     python -m benchmarks.gate_error_rates --part whole --minutes 20 --write docs/verdict.md
 
 Three parts, each with tables of its own: `acceptance` (the rule with its looks, at a floor under,
@@ -90,8 +90,8 @@ class Table:
 class Pool:
     """Cells over processes, in the order in which they were asked for."""
 
-    def __init__(self, processes: int) -> None:
-        self._executor = ProcessPoolExecutor(processes) if processes > 1 else None
+    def __init__(self, executor: ProcessPoolExecutor | None) -> None:
+        self._executor = executor
 
     def map(self, cells: Iterable[Callable[[], T]]) -> list[T]:
         if self._executor is None:
@@ -337,19 +337,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--write", type=Path, help="a page with the part's markers")
     options = parser.parse_args(arguments)
-    effort, pool = SHORT if options.short else Effort(), Pool(options.processes)
+    effort = SHORT if options.short else Effort()
     if options.minutes is not None:
         effort = replace(effort, minutes=options.minutes, rounds=1000)
-    for part in PARTS if options.part == "all" else (options.part,):
-        began = time.monotonic()
-        tables = PARTS[part](effort, options.seed, pool)
-        minutes = (time.monotonic() - began) / 60.0
-        origin = _origin(part, effort, options.seed, options.processes, minutes)
-        text = "\n\n".join((*(table.markdown for table in tables), origin))
-        print(text, flush=True)
-        if options.write is not None:
-            page = options.write.read_text("utf-8")
-            options.write.write_text(written(page, part, text), "utf-8")
+    parts = tuple(PARTS) if options.part == "all" else (options.part,)
+    with ProcessPoolExecutor(options.processes) as executor:
+        pool = Pool(executor if options.processes > 1 else None)
+        for part in parts:
+            _publish(part, effort, options, pool)
+
+
+def _publish(part: str, effort: Effort, options: argparse.Namespace, pool: Pool) -> None:
+    """Print a part's tables, and write them into a page if there is one."""
+    began = time.monotonic()
+    tables = PARTS[part](effort, options.seed, pool)
+    minutes = (time.monotonic() - began) / 60.0
+    origin = _origin(part, effort, options.seed, options.processes, minutes)
+    text = "\n\n".join((*(table.markdown for table in tables), origin))
+    print(text, flush=True)
+    if options.write is not None:
+        page = options.write.read_text("utf-8")
+        options.write.write_text(written(page, part, text), "utf-8")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pairgate.app.workspace import Workspace
     from pairgate.store.sql import Transaction
 
+# What is not in this home may lie in another one on the same database, whose next run deletes it.
+_ELSEWHERE = timedelta(days=30)
 _BLOBS_AT_ONCE = 50  # the lock that keeps registrations waiting is held for so many deletions
 
 
@@ -96,7 +98,9 @@ def collect(ws: Workspace, options: GcOptions | None = None) -> Collected:
         plan = _plan(marks, known, later(at, -options.grace), dry_run=options.dry_run)
         if options.dry_run:
             return plan
-        gone = known.keys() - {thing.key for thing in marks.found}
+        stale = later(at, -options.grace - _ELSEWHERE)
+        there = {thing.key for thing in marks.found}
+        gone = {key for key, since in known.items() if key not in there and since <= stale}
         ws.registry.pardon({thing.key for thing in plan.pardoned} | gone)
         deleted = tuple(_delete(ws, plan.deleted, kept))
         ws.registry.condemn(plan.condemned, now())

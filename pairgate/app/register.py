@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pairgate.domain.release import Actor
     from pairgate.ports import MaterialisedPair, Progress
     from pairgate.sources import Allowed, Source
+    from pairgate.store.sql import Transaction
 
 
 _TRIES = 3  # gc condemns nothing that a registration stored: the second has it all
@@ -242,10 +243,14 @@ def _make_ready(
         }
         text = canonical_json(provenance).decode()
         row = (line, pair.digest, pair.target_digest, pair.decoding.method, at, by)
-        with ws.registry.lock(line) as transaction:
+
+        def body(transaction: Transaction) -> PairVersion:
             ensure_pair(transaction.connection, pair, text, at)
-            version = ensure_version(transaction.connection, *row)
+            stored = ensure_version(transaction.connection, *row)
             land(transaction.connection, flight, at)
+            return stored
+
+        version = ws.registry.decide(line, body)
     # A pair that was known has been hashed again just now, and what was damaged was replaced.
     ws.registry.record_verification(pair.digest, at)
     created = version.created_at == at

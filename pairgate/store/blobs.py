@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 from pairgate.domain.canonical import canonical_json, is_digest, sha256_digest
 from pairgate.domain.pair import ARTIFACT_TYPE, MANIFEST_MEDIA_TYPE, Pair
-from pairgate.errors import IntegrityError, InvalidInput, Unavailable
+from pairgate.errors import IntegrityError, InvalidInput, NotFound, Unavailable
 from pairgate.localfiles import open_regular
 from pairgate.store.hashcache import HashCache
 from pairgate.store.localgarbage import LocalGarbage
@@ -44,6 +44,7 @@ from pairgate.store.streams import (
     write_all,
 )
 
+_AGAIN = "register the same files again: that restores it without a new version"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 
@@ -105,7 +106,7 @@ class LocalBlobStore(LocalGarbage):
         self._prepare()
         digest = sha256_digest(data)
         with suppress(FileNotFoundError):
-            if self.path(digest).read_bytes() == data:
+            if self.has(digest, len(data)) and self.path(digest).read_bytes() == data:
                 return digest
         with self._staged(len(data)) as staged:
             write_all(staged, data)
@@ -156,21 +157,16 @@ class LocalBlobStore(LocalGarbage):
 
     def read(self, digest: str) -> bytes:
         """The bytes of a small blob, checked against the digest."""
-        try:
-            data = self.path(digest).read_bytes()
-        except FileNotFoundError:
-            raise _missing(digest) from None
+        with self._open(digest) as blob:
+            data = blob.read()
         if sha256_digest(data) != digest:
             raise _damaged(digest, self.root)
         return data
 
     def verify(self, digest: str, *, on_bytes: OnBytes | None = None) -> None:
         """Hash the blob again; raises `IntegrityError` when it is missing or differs."""
-        try:
-            with self.path(digest).open("rb", buffering=0) as blob:
-                found = hash_file(blob, on_bytes)
-        except FileNotFoundError:
-            raise _missing(digest) from None
+        with self._open(digest) as blob:
+            found = hash_file(blob, on_bytes)
         if found != digest:
             raise _damaged(digest, self.root)
 
@@ -191,11 +187,7 @@ class LocalBlobStore(LocalGarbage):
 
         Raises `IntegrityError` when the stored bytes are missing or damaged.
         """
-        try:
-            blob = self.path(digest).open("rb", buffering=0)
-        except FileNotFoundError:
-            raise _missing(digest) from None
-        with blob:
+        with self._open(digest) as blob:
             found = copy_to(blob, path)
         if found != digest:
             raise _damaged(digest, self.root)
@@ -204,6 +196,15 @@ class LocalBlobStore(LocalGarbage):
         """Bytes that can still be written where the store is."""
         free = os.statvfs(self.root)
         return free.f_bavail * free.f_frsize
+
+    def _open(self, digest: str) -> BinaryIO:
+        """Never waits, whatever somebody put there in place of the blob."""
+        try:
+            return open_regular(self.path(digest), follow=True)
+        except NotFound:
+            raise _missing(digest) from None
+        except InvalidInput as error:
+            raise IntegrityError(f"the blob {digest}: {error.message}", hint=_AGAIN) from None
 
     # How a blob gets in: staged, hashed, synced, renamed.
 
@@ -248,7 +249,7 @@ class LocalBlobStore(LocalGarbage):
             entries = list(listing)
         for entry in entries:
             with suppress(FileNotFoundError):
-                if entry.stat().st_size != size:
+                if not entry.is_file() or entry.stat().st_size != size:
                     continue
                 with open(entry.path, "rb", buffering=0) as blob:
                     if samples_equal(source, blob, size) and equal_and_undamaged(
@@ -368,7 +369,7 @@ def ref_name(digest: str) -> str:
 def _missing(digest: str) -> IntegrityError:
     return IntegrityError(
         f"the blob {digest} is missing from the store",
-        hint="register the same files again: that restores it without a new version",
+        hint=_AGAIN,
     )
 
 

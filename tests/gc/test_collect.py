@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -124,6 +126,18 @@ def test_the_grace_is_waited_for_and_what_is_needed_again_is_pardoned(ws: Worksp
     release.pin(ws, V3, pinned=False, actor=ALICE)
     again = collect(ws, NOW)  # the grace begins anew
     assert again.deleted == () and "code@3" in names(again.condemned, GarbageKind.VERSION)
+
+
+def test_a_home_on_the_same_database_does_not_put_off_what_only_this_one_has(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    home = shutil.copytree(ws.home, tmp_path / "other")
+    other = Workspace.open(home=str(home), database_url=ws.database_url)
+    mine = ws.blobs.add_bytes(b"only here")
+    assert mine in names(collect(ws, NOW).condemned, GarbageKind.BLOB)
+    collect(other, NOW)
+    other.close()
+    assert mine in names(collect(ws, NOW).deleted, GarbageKind.BLOB)
 
 
 def test_withdrawn_and_disabled_versions_stay(ws: Workspace) -> None:

@@ -80,7 +80,7 @@ def test_folders_that_are_no_layouts(ws, tmp_path) -> None:
         fetch_pair(LayoutFolder(layout))
     (tmp_path / "image" / "index.json").unlink()
     os.mkfifo(tmp_path / "image" / "index.json")  # nobody ever writes to it
-    with pytest.raises(InvalidInput, match="is not an OCI image layout: .* is not a regular file"):
+    with pytest.raises(InvalidInput, match=r"is not an OCI image layout: .* is not a regular file"):
         fetch_pair(LayoutFolder(layout))
 
 
@@ -231,7 +231,7 @@ def test_settings_that_contradict_the_text_for_the_engine(
         tmp_path / "image", pair.manifest(), {**contents, "config": pair.config_blob()}
     )
     other = make_home("other")
-    with pytest.raises(InvalidInput, match=f"contradict each other: .*{message}"):
+    with pytest.raises(InvalidInput, match=rf"contradict each other: .*{message}"):
         register_from(other, "chat", layout)
     assert other.registry.versions("chat") == []
 
@@ -247,7 +247,7 @@ def test_adapters_would_be_bound_to_evidence_that_never_loaded_them(
     with pytest.raises(Refused, match="has adapters, which nothing would evaluate or serve: lora"):
         register_from(other, "chat", layout)
     assert not (other.home / "store" / "blobs").exists()
-    with pytest.raises(InvalidInput, match="'pair.json' is not a model's role"):
+    with pytest.raises(InvalidInput, match=r"'pair\.json' is not a model's role"):
         replace(done.pair.target, role="pair.json")  # beside the folders of the models
 
 

@@ -88,6 +88,28 @@ def test_a_damaged_blob_is_found_and_replaced_by_registering_again(
     store.verify(digest)
 
 
+def test_a_pipe_in_place_of_a_blob_keeps_nobody_waiting(
+    store: LocalBlobStore, tmp_path: Path
+) -> None:
+    """Whoever opens it to read waits for a writer, for ever."""
+    for data in (b"", b"weights"):
+        source = write(tmp_path / "file", data)
+        digest, size = store.add_file(source)
+        store.path(digest).unlink()
+        os.mkfifo(store.path(digest))
+        for look in (store.verify, store.read, lambda d: store.copy_out(d, tmp_path / "out")):
+            with pytest.raises(IntegrityError, match="is not a regular file"):
+                look(digest)
+        assert not store.has(digest, size)
+        os.utime(source, (0, 0))  # not the file that was hashed before
+        assert store.add_file(source) == (digest, size)
+        assert store.read(digest) == data
+        store.path(digest).unlink()
+        os.mkfifo(store.path(digest))
+        assert store.add_bytes(data) == digest
+        store.verify(digest)
+
+
 def test_a_missing_blob_is_named(store: LocalBlobStore) -> None:
     with pytest.raises(IntegrityError, match="missing"):
         store.verify("sha256:" + "0" * 64)

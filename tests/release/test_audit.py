@@ -99,7 +99,9 @@ def test_a_line_that_is_gone(released: Workspace) -> None:
     assert audit.verify(released, exported=(gone,)).problems == ("line gone is gone",)
 
 
-@pytest.mark.parametrize("text", ["", "code", "code:x:y", "code:3:", "x" * 5000, f"code:{'9' * 5000}:x"])
+@pytest.mark.parametrize(
+    "text", ["", "code", "code:x:y", "code:3:", "x" * 5000, f"code:{'9' * 5000}:x"]
+)
 def test_another_text_is_no_head(text: str) -> None:
     with pytest.raises(InvalidInput):
         audit.read_heads(text)
