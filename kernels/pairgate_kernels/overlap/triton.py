@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pairgate_kernels.overlap.reference import Agreement
 from pairgate_kernels.sample.reference import SamplingRows
-from pairgate_kernels.sample.triton import N_WARPS, block_shape, law_at, laws, load_logits
+from pairgate_kernels.sample.triton import N_WARPS, block_shape, law_at, laws
+from pairgate_kernels.sample.triton_truncate import load_logits
 
 
 def agreement(

@@ -25,6 +25,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
+    """Run the server that argv names (seconds of grace, then its command) until it or we end;
+    returns its exit code."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
