@@ -41,7 +41,7 @@ def downgrade() -> None:
 def _sqlite_guards() -> tuple[str, ...]:
     guard = "CREATE TRIGGER guard_reference_{} BEFORE {} ON reference WHEN {}"
     refuse = "\nBEGIN SELECT RAISE(ABORT, '{}'); END"
-    changed = "NEW.rowid IS NOT OLD.rowid OR NEW.digest IS NOT OLD.digest OR NEW.size IS NOT OLD.size"
+    changed = " OR ".join(f"NEW.{x} IS NOT OLD.{x}" for x in ("rowid", "digest", "size"))
     # INSERT OR REPLACE deletes the row in its way without a DELETE trigger (0002_guards.py).
     taken = "EXISTS (SELECT 1 FROM reference WHERE digest = NEW.digest OR rowid = NEW.rowid)"
     return (
