@@ -33,9 +33,9 @@ SEARCH = {"VOCAB": 151_936, "BLOCK": 512}
 KERNELS: tuple[tuple[Any, str, dict[str, Any]], ...] = (
     (sample._block_stats, "*bf16", WIDE),
     (sample._combine, "*bf16", {"BLOCKS": 32}),
-    (sample._truncate, "*bf16", {**SEARCH, "SPARE": 16}),
-    (sample._truncate, "*fp16", {**SEARCH, "SPARE": 12}),
-    (sample._truncate, "*fp32", {**SEARCH, "SPARE": 0}),
+    (sample.truncate, "*bf16", {**SEARCH, "SPARE": 16}),
+    (sample.truncate, "*fp16", {**SEARCH, "SPARE": 12}),
+    (sample.truncate, "*fp32", {**SEARCH, "SPARE": 0}),
     *((sample._masses, "*bf16", {**WIDE, "DRAFT": mode}) for mode in range(3)),
     *((sample._draw, "*bf16", {**WIDE, "BLOCKS": 32, "DRAFT": mode}) for mode in range(3)),
     *((verify._test, "*bf16", {"ONE_HOT": one_hot}) for one_hot in (False, True)),
